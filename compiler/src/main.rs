@@ -1,0 +1,2 @@
+//! ternarize
+fn main() {}

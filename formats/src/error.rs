@@ -1,0 +1,156 @@
+//! One error type for all readers and writers, by the place where a file is wrong.
+//!
+//! Every variant carries what a person needs in one line: the file, the part of
+//! it, what was expected, what was found, and where there is a concrete next
+//! step, a hint (printed by the programs on a line of its own).
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a file could not be read, or could not be described.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused an operation on the file.
+    #[error("`{}`: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file ends before the bytes that its header promises.
+    #[error("`{}`: truncated: {what} needs {expected} bytes, the file has {found}", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// What the missing bytes belong to, for example "the header" or "tensor `fc.weight`".
+        what: String,
+        /// Bytes that the file must have.
+        expected: u64,
+        /// Bytes that the file has.
+        found: u64,
+    },
+    /// The file's frame (magic, version, header, layout) is wrong.
+    #[error("`{}`: {part}: expected {expected}, found {found}", path.display())]
+    Structure {
+        /// The file.
+        path: PathBuf,
+        /// Which part of the frame.
+        part: String,
+        /// What is legal there.
+        expected: String,
+        /// What stands there.
+        found: String,
+        /// What to do about it, if there is a concrete step.
+        hint: Option<String>,
+    },
+    /// A metadata key or configuration field is missing or has a wrong value.
+    #[error("`{}`: key `{key}`: expected {expected}, found {found}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The key, with its parents (`dflash_config.block_size`).
+        key: String,
+        /// What is legal there.
+        expected: String,
+        /// What stands there; "nothing" when the key is absent.
+        found: String,
+        /// What to do about it, if there is a concrete step.
+        hint: Option<String>,
+    },
+    /// A tensor's description (dtype, shape, offsets) is wrong.
+    #[error("`{}`: tensor `{tensor}`: expected {expected}, found {found}", path.display())]
+    Tensor {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What is legal there.
+        expected: String,
+        /// What stands there.
+        found: String,
+        /// What to do about it, if there is a concrete step.
+        hint: Option<String>,
+    },
+    /// A tensor's contents break the rules of its encoding.
+    #[error("`{}`: tensor `{tensor}`: {fault}", path.display())]
+    Contents {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// Where in the tensor, and what is wrong there.
+        fault: Fault,
+    },
+    /// The set of tensor names is not that of the model.
+    #[error("`{}`: {problem}: {}", path.display(), names.join(", "))]
+    Names {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the names, for example "missing tensors".
+        problem: String,
+        /// The names.
+        names: Vec<String>,
+        /// What to do about it, if there is a concrete step.
+        hint: Option<String>,
+    },
+}
+
+impl Error {
+    /// Wraps an I/O error with the path it happened on.
+    #[must_use]
+    pub fn io(path: impl AsRef<Path>, source: io::Error) -> Self {
+        Self::Io {
+            path: path.as_ref().to_path_buf(),
+            source,
+        }
+    }
+
+    /// The concrete next step for the user, where there is one.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Structure { hint, .. }
+            | Self::Key { hint, .. }
+            | Self::Tensor { hint, .. }
+            | Self::Names { hint, .. } => hint.as_deref(),
+            Self::Io { .. } | Self::Truncated { .. } | Self::Contents { .. } => None,
+        }
+    }
+}
+
+/// A rule of an encoding broken inside a tensor. Codecs return it; the caller,
+/// who knows file and tensor, adds them through [`Fault::at`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{unit} {index}: expected {expected}, found {found}")]
+pub struct Fault {
+    /// What is counted by `index`: "group", "chunk", "value".
+    pub unit: &'static str,
+    /// Which one, from the start of the bytes or rows given to the codec.
+    pub index: u64,
+    /// What the encoding allows.
+    pub expected: String,
+    /// What stands there.
+    pub found: String,
+}
+
+impl Fault {
+    /// The fault as an error of one tensor of one file.
+    #[must_use]
+    pub fn at(self, path: impl AsRef<Path>, tensor: impl Into<String>) -> Error {
+        Error::Contents {
+            path: path.as_ref().to_path_buf(),
+            tensor: tensor.into(),
+            fault: self,
+        }
+    }
+
+    /// The same fault counted from `base` units earlier: a codec that was given
+    /// a part of a tensor counts from the part's start.
+    #[must_use]
+    pub fn offset_by(mut self, base: u64) -> Self {
+        self.index += base;
+        self
+    }
+}

@@ -1,0 +1,33 @@
+//! Bytes on one side, typed and checked views on the other.
+//!
+//! Every file a ternary DFlash 2 drafter meets is read and written here: float
+//! safetensors, GGUF v3, q4nx (the NPU engines' safetensors dialect), t2 chunks
+//! (the NPU's 2-bit tile), MLX 2-bit packs and the drafter's `config.json`.
+//!
+//! # Promise to callers
+//!
+//! A hostile or damaged file leads to an [`Error`] that names the file, the
+//! tensor or key, what was expected and what was found. It never leads to
+//! undefined behaviour, a panic, recursion driven by file content, or an
+//! allocation larger than the file itself justifies: every count and offset is
+//! checked against the file's size first.
+
+#![forbid(unsafe_code)]
+
+pub mod dflash2;
+mod error;
+pub mod gguf;
+pub mod mlx;
+pub mod pq2_0;
+pub mod ptq1_0;
+pub mod q4nx;
+pub mod safetensors;
+pub mod scale;
+mod source;
+pub mod t2;
+mod ternary;
+pub mod tokenizer;
+
+pub use error::{Error, Fault};
+pub use source::Source;
+pub use ternary::{GROUP, TernaryRows};
