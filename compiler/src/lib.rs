@@ -1,1 +1,3 @@
-//! compiler
+//! Turns a DFlash 2 drafter into a checked ternary file.
+
+pub mod ternary;
