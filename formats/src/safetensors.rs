@@ -199,8 +199,10 @@ fn other_format(start: [u8; 8]) -> Option<String> {
     let hint = match &start {
         b"version " => "this looks like a Git LFS pointer; run `git lfs pull` to get the file",
         [b'G', b'G', b'U', b'F', ..] => "this is a GGUF file; give the float safetensors instead",
-        [b'P', b'K', 3, 4, ..] => "this is a zip archive, perhaps a PyTorch checkpoint; \
-             convert it to safetensors",
+        [b'P', b'K', 3, 4, ..] => {
+            "this is a zip archive, perhaps a PyTorch checkpoint; \
+             convert it to safetensors"
+        }
         _ => return None,
     };
     Some(hint.into())

@@ -94,8 +94,7 @@ impl Checkpoint {
             },
         };
         let path = dir.join(name);
-        let mut checkpoint =
-            Self::from_files(&path, dir, vec![File::open(Source::open(&path)?)?])?;
+        let mut checkpoint = Self::from_files(&path, dir, vec![File::open(Source::open(&path)?)?])?;
         checkpoint.warn_of_strays(candidates.iter().filter(|other| *other != name));
         Ok(checkpoint)
     }
