@@ -1,1 +1,115 @@
-//! (to be written)
+//! PQ2_0, ggml type 142: 128 weights in 34 bytes, 2.125 bits per weight.
+//!
+//! ```text
+//!  byte 0   1   2                                                33
+//!      [ scale ][ code bytes: weight j in byte 2 + j/4, bits 2*(j%4) ]
+//!       fp16 LE   codes 0, 1, 2 = -s, 0, +s; code 3 = +2s by the decode rule
+//! ```
+//!
+//! A row is `cols / 128` blocks without padding. The code bytes are those of
+//! [`TernaryRows`], so coding is an interleave of scales and codes.
+
+use half::f16;
+
+use crate::{Fault, GROUP, TernaryRows};
+
+/// Bytes of one block.
+pub const BLOCK_BYTES: usize = 34;
+
+const CODE_BYTES: usize = GROUP / 4;
+
+/// Bytes of a row of `cols` weights.
+#[must_use]
+pub fn row_bytes(cols: usize) -> usize {
+    cols / GROUP * BLOCK_BYTES
+}
+
+/// Writes `rows` as blocks, row after row.
+///
+/// # Panics
+/// If `out` is not `rows.rows() *` [`row_bytes`]`(rows.cols())` long.
+pub fn encode(rows: &TernaryRows, out: &mut [u8]) {
+    assert_eq!(out.len(), rows.rows() * row_bytes(rows.cols()));
+    let (codes, _) = rows.codes().as_chunks::<CODE_BYTES>();
+    let (blocks, _) = out.as_chunks_mut::<BLOCK_BYTES>();
+    for ((block, codes), scale) in blocks.iter_mut().zip(codes).zip(rows.scales()) {
+        block[..2].copy_from_slice(&scale.to_le_bytes());
+        block[2..].copy_from_slice(codes);
+    }
+}
+
+/// Reads blocks into `rows`. Code 3 passes; see [`first_code_3`].
+///
+/// # Errors
+/// A [`Fault`] at the first group whose scale is infinite or NaN, or at the end
+/// of `bytes` when they are not those of `rows`' shape.
+pub fn decode(bytes: &[u8], rows: &mut TernaryRows) -> Result<(), Fault> {
+    check_len(bytes, rows.rows() * row_bytes(rows.cols()))?;
+    let (codes, scales) = rows.parts_mut();
+    let (codes, _) = codes.as_chunks_mut::<CODE_BYTES>();
+    let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
+    for (block, (codes, scale)) in blocks.iter().zip(codes.iter_mut().zip(scales.iter_mut())) {
+        *scale = f16::from_le_bytes([block[0], block[1]]);
+        codes.copy_from_slice(&block[2..]);
+    }
+    check_finite(scales)
+}
+
+/// The first group, row-major, that holds a code 3 (+2 scales). PQ2_0 can say
+/// it; the other ternary formats cannot.
+#[must_use]
+pub fn first_code_3(rows: &TernaryRows) -> Option<u64> {
+    let (groups, _) = rows.codes().as_chunks::<CODE_BYTES>();
+    groups
+        .iter()
+        .position(|codes| {
+            codes
+                .iter()
+                .fold(0, |found, byte| found | (byte & (byte >> 1) & 0x55))
+                != 0
+        })
+        .map(|group| group as u64)
+}
+
+/// The refusal of code 3, shared by the formats that have no such value.
+pub(crate) fn refuse_code_3(rows: &TernaryRows) -> Result<(), Fault> {
+    match first_code_3(rows) {
+        None => Ok(()),
+        Some(index) => Err(Fault {
+            unit: "group",
+            index,
+            expected: "ternary codes (0, 1, 2)".into(),
+            found: "code 3, the value +2 scales".into(),
+        }),
+    }
+}
+
+/// The refusal of infinite and NaN scales: a file that has one is damaged.
+pub(crate) fn check_finite(scales: &[f16]) -> Result<(), Fault> {
+    match scales.iter().position(|scale| !scale.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(Fault {
+            unit: "group",
+            index: index as u64,
+            expected: "a finite scale".into(),
+            found: format!(
+                "fp16 bits 0x{:04X} ({})",
+                scales[index].to_bits(),
+                scales[index]
+            ),
+        }),
+    }
+}
+
+/// The refusal of bytes that are not those of the shape.
+pub(crate) fn check_len(bytes: &[u8], expected: usize) -> Result<(), Fault> {
+    if bytes.len() == expected {
+        return Ok(());
+    }
+    Err(Fault {
+        unit: "byte",
+        index: bytes.len().min(expected) as u64,
+        expected: format!("{expected} bytes in all"),
+        found: format!("{}", bytes.len()),
+    })
+}

@@ -1,0 +1,237 @@
+//! The `config.json` of a PrismML pack: which modules are packed, and how their
+//! input is rotated.
+//!
+//! ```text
+//!  model_type    "prism_hadamard_qwen35"     schema_version  1 or 2
+//!  quantization  { bits: 2, group_size: 128, mode: "affine" }
+//!  modules       [ { path, dtype: "float16", block: 1024, embedding: false }, … ]
+//!  components    { vision: true }            text tensors then start with
+//!                                            "language_model."
+//! ```
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::ScaleType;
+use crate::{Error, GROUP};
+
+/// What a pack's `config.json` says about its packed tensors.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackConfig {
+    /// The packed modules, in the file's order, with unique paths.
+    pub modules: Vec<PackModule>,
+    /// Whether the pack has a vision part.
+    pub vision: bool,
+}
+
+/// One packed module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PackModule {
+    /// The module's name in the model; the tensors are `<path>.weight`, `.scales`
+    /// and `.biases`, after [`PackConfig::prefix`].
+    pub path: String,
+    /// The type that `dtype` names for scales and biases.
+    pub dtype: ScaleType,
+    /// Width of the Hadamard blocks of the input; 0 when it is not rotated.
+    pub block: usize,
+    /// Whether the module is the embedding, whose rows are looked up.
+    pub embedding: bool,
+}
+
+const MODEL_TYPE: &str = "prism_hadamard_qwen35";
+const BASE_MODEL_TYPE: &str = "qwen3_5";
+const BLOCKS: [u64; 5] = [0, 512, 1024, 2048, 4096];
+
+impl PackConfig {
+    /// Reads the text of a `config.json`; `path` stands in messages.
+    ///
+    /// # Errors
+    /// [`Error::Structure`] when it is not a JSON object, [`Error::Key`] when a
+    /// key is missing or has a value that a pack does not have.
+    pub fn parse(path: impl AsRef<Path>, json: &[u8]) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let root: Map<String, Value> =
+            serde_json::from_slice(json).map_err(|e| Error::Structure {
+                path: path.to_path_buf(),
+                part: "the JSON".into(),
+                expected: "an object".into(),
+                found: e.to_string(),
+                hint: None,
+            })?;
+        let root = Object {
+            path,
+            key: String::new(),
+            map: &root,
+        };
+        root.exactly("model_type", MODEL_TYPE)?;
+        if root.map.contains_key("base_model_type") {
+            root.exactly("base_model_type", BASE_MODEL_TYPE)?;
+        }
+        if root.map.contains_key("schema_version") {
+            root.one_of("schema_version", &[1, 2])?;
+        }
+        let quantization = root.object("quantization")?;
+        quantization.one_of("bits", &[2])?;
+        quantization.one_of("group_size", &[GROUP as u64])?;
+        if quantization.map.contains_key("mode") {
+            quantization.exactly("mode", "affine")?;
+        }
+        let vision = match root.map.get("components") {
+            None => false,
+            Some(_) => truthy(root.object("components")?.map.get("vision")),
+        };
+        Ok(Self {
+            modules: root.modules()?,
+            vision,
+        })
+    }
+
+    /// What the names of the text model's tensors start with.
+    #[must_use]
+    pub fn prefix(&self) -> &'static str {
+        if self.vision { "language_model." } else { "" }
+    }
+}
+
+/// Python's truth of a JSON value, which is what the packs' own reader asks.
+fn truthy(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => false,
+        Some(Value::Bool(b)) => *b,
+        Some(Value::Number(n)) => n.as_f64() != Some(0.0),
+        Some(Value::String(s)) => !s.is_empty(),
+        Some(Value::Array(a)) => !a.is_empty(),
+        Some(Value::Object(o)) => !o.is_empty(),
+    }
+}
+
+/// A JSON object with its place, for messages.
+struct Object<'a> {
+    path: &'a Path,
+    key: String,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    fn child(&self, name: &str) -> String {
+        if self.key.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.key)
+        }
+    }
+
+    fn wrong(&self, name: &str, expected: impl Into<String>) -> Error {
+        Error::Key {
+            path: self.path.to_path_buf(),
+            key: self.child(name),
+            expected: expected.into(),
+            found: self
+                .map
+                .get(name)
+                .map_or_else(|| "nothing".into(), describe),
+            hint: None,
+        }
+    }
+
+    fn exactly(&self, name: &str, expected: &str) -> Result<(), Error> {
+        if self.map.get(name).and_then(Value::as_str) == Some(expected) {
+            Ok(())
+        } else {
+            Err(self.wrong(name, format!("\"{expected}\"")))
+        }
+    }
+
+    fn one_of(&self, name: &str, allowed: &[u64]) -> Result<u64, Error> {
+        self.map
+            .get(name)
+            .and_then(Value::as_u64)
+            .filter(|n| allowed.contains(n))
+            .ok_or_else(|| {
+                let allowed: Vec<_> = allowed.iter().map(u64::to_string).collect();
+                self.wrong(name, allowed.join(", "))
+            })
+    }
+
+    fn object(&self, name: &str) -> Result<Object<'a>, Error> {
+        match self.map.get(name) {
+            Some(Value::Object(map)) => Ok(Object {
+                path: self.path,
+                key: self.child(name),
+                map,
+            }),
+            _ => Err(self.wrong(name, "an object")),
+        }
+    }
+
+    fn modules(&self) -> Result<Vec<PackModule>, Error> {
+        let Some(Value::Array(list)) = self.map.get("modules") else {
+            return Err(self.wrong("modules", "a list of packed modules"));
+        };
+        let mut seen = HashSet::new();
+        let mut modules = Vec::with_capacity(list.len());
+        for (i, entry) in list.iter().enumerate() {
+            let key = format!("modules[{i}]");
+            let Value::Object(map) = entry else {
+                return Err(Error::Key {
+                    path: self.path.to_path_buf(),
+                    key,
+                    expected: "an object".into(),
+                    found: describe(entry),
+                    hint: None,
+                });
+            };
+            let entry = Object {
+                path: self.path,
+                key,
+                map,
+            };
+            let module = entry.module()?;
+            if !seen.insert(module.path.clone()) {
+                return Err(entry.wrong("path", "a path that no other module has"));
+            }
+            modules.push(module);
+        }
+        Ok(modules)
+    }
+
+    fn module(&self) -> Result<PackModule, Error> {
+        let path = match self.map.get("path").and_then(Value::as_str) {
+            Some(path) if !path.is_empty() => path.to_owned(),
+            _ => return Err(self.wrong("path", "the module's name")),
+        };
+        let dtype = match self.map.get("dtype").and_then(Value::as_str) {
+            Some("float16") => ScaleType::F16,
+            Some("bfloat16") => ScaleType::Bf16,
+            _ => return Err(self.wrong("dtype", "\"float16\" or \"bfloat16\"")),
+        };
+        let embedding = self
+            .map
+            .get("embedding")
+            .and_then(Value::as_bool)
+            .ok_or_else(|| self.wrong("embedding", "true or false"))?;
+        Ok(PackModule {
+            path,
+            dtype,
+            block: self.one_of("block", &BLOCKS)? as usize,
+            embedding,
+        })
+    }
+}
+
+/// A value for a message: scalars as they are, shortened; the rest by kind.
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
+        scalar => {
+            let text = scalar.to_string();
+            match text.char_indices().nth(60) {
+                Some((cut, _)) => format!("{}…", &text[..cut]),
+                None => text,
+            }
+        }
+    }
+}
