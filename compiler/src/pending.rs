@@ -1,0 +1,179 @@
+//! An output that is not there until it is whole.
+//!
+//! Bytes go to `<name>.partial` beside the final name, so that the last step is
+//! a rename inside one file system. The name is fixed and the file is locked:
+//! what a killed run left behind is taken over by the next one, and two runs for
+//! the same output cannot mix. Dropping a [`Pending`] removes its file.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use tempfile::NamedTempFile;
+
+use crate::Error;
+
+/// A file on its way to `path`.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Pending {
+    /// Creates the partial file with room for `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Write`] when the folder is missing or not writable, the disk is
+    /// full, or another run is writing the same output.
+    pub(crate) fn create(path: &Path, len: u64) -> Result<Self, Error> {
+        let folder = folder_of(path);
+        let mut prefix = OsString::from(path.file_name().unwrap_or_default());
+        prefix.push(".partial");
+        let file = tempfile::Builder::new()
+            .prefix(&prefix)
+            .rand_bytes(0)
+            .make_in(folder, open_locked)
+            .map_err(|e| Error::write("creating", path, e))?;
+        let pending = Self { file, path: path.to_path_buf() };
+        pending.reserve(len).map_err(|e| Error::write("reserving space for", path, e))?;
+        Ok(pending)
+    }
+
+    /// Takes the space now, so that a full disk shows before the work is done.
+    fn reserve(&self, len: u64) -> io::Result<()> {
+        let file = self.file.as_file();
+        file.set_len(0)?;
+        if len > 0 {
+            match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+                // Some file systems cannot reserve; there, writing will tell.
+                Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        file.set_len(len)
+    }
+
+    /// Writes `bytes` at `offset`.
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.file
+            .as_file()
+            .write_all_at(bytes, offset)
+            .map_err(|e| Error::write("writing", &self.path, e))
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        self.file.as_file()
+    }
+
+    /// The final path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until the bytes are on the disk.
+    pub(crate) fn sync(&self) -> Result<(), Error> {
+        self.file.as_file().sync_all().map_err(|e| Error::write("syncing", &self.path, e))
+    }
+
+    /// Gives the file its final name; an existing file is replaced only if `force`.
+    pub(crate) fn publish(self, force: bool) -> Result<(), Error> {
+        let Self { file, path } = self;
+        let renamed = if force { file.persist(&path) } else { file.persist_noclobber(&path) };
+        renamed.map_err(|e| Error::write("renaming to", &path, e.error))?;
+        sync_folder(&path)
+    }
+}
+
+/// The folder a path is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Makes a rename in the path's folder durable.
+fn sync_folder(path: &Path) -> Result<(), Error> {
+    let folder = folder_of(path);
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|e| Error::write("syncing the folder", folder, e))
+}
+
+fn open_locked(path: &Path) -> io::Result<File> {
+    loop {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another run is writing this output",
+                ));
+            }
+            Err(e) => return Err(e.into()),
+        }
+        // Between opening and locking, the run that held it may have renamed or
+        // removed it; then the name no longer leads to this file.
+        let held = file.metadata()?;
+        match std::fs::metadata(path) {
+            Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => return Ok(file),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_appears_only_at_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("Željko 🙂.q4nx");
+        let pending = Pending::create(&path, 4).unwrap();
+        pending.write_at(0, b"abcd").unwrap();
+        assert!(!path.exists());
+        pending.publish(false).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"abcd");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn dropping_removes_it() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Pending::create(&dir.path().join("x"), 1 << 20).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_left_over_is_taken_over_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(dir.path().join("x.partial"), b"left by a killed run").unwrap();
+        let first = Pending::create(&path, 3).unwrap();
+        assert_eq!(first.file().metadata().unwrap().len(), 3);
+        let second = Pending::create(&path, 3).unwrap_err().to_string();
+        assert!(second.contains("another run"), "{second}");
+        first.write_at(0, b"abc").unwrap();
+        first.publish(false).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn an_existing_file_is_replaced_only_by_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, b"old").unwrap();
+        assert!(Pending::create(&path, 0).unwrap().publish(false).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        Pending::create(&path, 0).unwrap().publish(true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+}

@@ -1,0 +1,462 @@
+//! The run: bands of rows through rotation, rule and encoders, on all cores.
+//!
+//! Workers take bands in the order of the input file and write each result at
+//! its planned place, so the bytes do not depend on how the work was shared out,
+//! the file is read front to back, and memory is a few bands per worker. The
+//! first worker hashes the input before it joins in.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use formats::dflash2::drafter::{Buffer, Tensor};
+use formats::{Fault, GROUP, TernaryRows};
+
+use crate::observer::Observer;
+use crate::output::{Encoder, Rounded};
+use crate::pending::Pending;
+use crate::plan::{BAND_ROWS, Plan};
+use crate::ternary::{GroupFault, Stats, Ternarizer};
+use crate::{Error, digest};
+
+/// Values per unit of work of tensors that stay float.
+const RUN_VALUES: u64 = 1 << 18;
+
+/// What a run did.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Per tensor, in the order of the model's specs.
+    pub tensors: Vec<TensorOutcome>,
+    /// SHA-256 of each input file, in the order of [`formats::dflash2::drafter::Drafter::files`].
+    pub input_sha256: Vec<String>,
+    /// SHA-256 of each output.
+    pub output_sha256: Vec<String>,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// What a run did to one tensor.
+#[derive(Debug, Clone, Default)]
+pub struct TensorOutcome {
+    /// Figures of the ternarization; none for tensors that stay as they were.
+    pub stats: Option<Stats>,
+    /// Scales rounded for an output that could not hold them.
+    pub rounded_scales: u64,
+    /// Values rounded for an output that could not hold them.
+    pub rounded_values: u64,
+}
+
+/// Wall-clock time of the parts of a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Timings {
+    /// Reading, computing and writing into the page cache, input hash included.
+    pub convert: Duration,
+    /// Hashing the outputs.
+    pub hash: Duration,
+    /// Waiting for the disk.
+    pub sync: Duration,
+}
+
+/// A band of rows of a matrix, or a run of values of another tensor.
+#[derive(Debug, Clone, Copy)]
+struct Unit {
+    tensor: usize,
+    /// First row, or first value.
+    first: u64,
+    /// Rows, or values.
+    count: usize,
+}
+
+/// Result of one unit.
+#[derive(Debug, Default)]
+struct UnitOutcome {
+    stats: Option<Stats>,
+    rounded: Rounded,
+}
+
+impl Plan<'_> {
+    /// Converts. Outputs appear under their names only when all of them are whole.
+    ///
+    /// # Errors
+    /// The first fault in the order of the input; [`Error::Interrupted`] when the
+    /// observer asks to stop. Nothing of the outputs is left behind.
+    pub fn run(&self, observer: &dyn Observer) -> Result<Outcome, Error> {
+        let start = Instant::now();
+        let pending = self
+            .outputs
+            .iter()
+            .map(|output| Pending::create(&output.path, output.file_len))
+            .collect::<Result<Vec<_>, _>>()?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.options.threads)
+            .build()
+            .map_err(|e| Error::write("starting threads for", &self.drafter.path, std::io::Error::other(e)))?;
+        let (input_sha256, tensors) = pool.install(|| self.convert(&pending, observer))?;
+        for (output, pending) in self.outputs.iter().zip(&pending) {
+            pending.write_at(0, &output.header(&self.lineage_digest(&input_sha256))?)?;
+        }
+        let convert = start.elapsed();
+
+        let start = Instant::now();
+        let output_sha256 = pool.install(|| {
+            use rayon::prelude::*;
+            let hash = |(pending, len): (&Pending, u64)| {
+                digest::of_output(pending.path(), pending.file(), len, observer)
+            };
+            let lens: Vec<u64> = self.outputs.iter().map(|o| o.file_len).collect();
+            pending.par_iter().zip(lens).map(hash).collect::<Result<Vec<_>, _>>()
+        })?;
+        let hash = start.elapsed();
+
+        let start = Instant::now();
+        self.publish(pending)?;
+        let timings = Timings { convert, hash, sync: start.elapsed() };
+        Ok(Outcome { tensors, input_sha256, output_sha256, timings })
+    }
+
+    /// The digest that goes into a GGUF's lineage: the file's, or that of the list
+    /// of shards.
+    fn lineage_digest(&self, input_sha256: &[String]) -> String {
+        match input_sha256 {
+            [only] => only.clone(),
+            several => {
+                let name = |path: &std::path::Path| {
+                    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+                };
+                let names = self.drafter.files.iter().map(|f| name(f.path()));
+                digest::of_listing(&names.zip(several.iter().cloned()).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    fn units(&self) -> Vec<Unit> {
+        let mut order: Vec<usize> = (0..self.drafter.tensors.len()).collect();
+        order.sort_by_key(|i| {
+            let tensor = &self.drafter.tensors[*i];
+            (tensor.path(), tensor.offset())
+        });
+        let mut units = Vec::new();
+        for tensor in order {
+            let spec = &self.drafter.tensors[tensor].spec;
+            let (end, step) = if spec.role.is_matrix() {
+                (spec.shape[0], BAND_ROWS as u64)
+            } else {
+                (spec.parameters(), RUN_VALUES)
+            };
+            let mut first = 0;
+            while first < end {
+                let count = step.min(end - first) as usize;
+                units.push(Unit { tensor, first, count });
+                first += step;
+            }
+        }
+        units
+    }
+
+    /// All units through all workers; input digests and per-tensor outcomes.
+    fn convert(
+        &self,
+        pending: &[Pending],
+        observer: &dyn Observer,
+    ) -> Result<(Vec<String>, Vec<TensorOutcome>), Error> {
+        let units = self.units();
+        let outcomes: Vec<Mutex<UnitOutcome>> = units.iter().map(|_| Mutex::default()).collect();
+        let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
+        let hashes: Mutex<Result<Vec<String>, Error>> = Mutex::new(Ok(Vec::new()));
+        let next = AtomicUsize::new(0);
+        let stop = AtomicBool::new(false);
+        let done = AtomicU64::new(0);
+        let total = self.input_bytes();
+
+        let fail = |unit: usize, error: Error| {
+            stop.store(true, Ordering::Relaxed);
+            let mut failure = lock(&failure);
+            if failure.as_ref().is_none_or(|(first, _)| unit < *first) {
+                *failure = Some((unit, error));
+            }
+        };
+        let work = || {
+            let mut worker = Worker::new(self, pending);
+            while !stop.load(Ordering::Relaxed) {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(unit) = units.get(index) else { break };
+                if observer.cancelled() {
+                    fail(usize::MAX, Error::Interrupted);
+                    break;
+                }
+                match worker.unit(*unit) {
+                    Ok(outcome) => *lock(&outcomes[index]) = outcome,
+                    Err(error) => fail(index, error),
+                }
+                let tensor = &self.drafter.tensors[unit.tensor];
+                let bytes = unit_bytes(tensor, *unit);
+                let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                observer.progress(done, total, &tensor.spec.name);
+            }
+        };
+        rayon::scope(|scope| {
+            for worker in 0..self.options.threads {
+                let (hashes, fail, work) = (&hashes, &fail, &work);
+                scope.spawn(move |_| {
+                    if worker == 0 {
+                        *lock(hashes) = self
+                            .drafter
+                            .files
+                            .iter()
+                            .map(|file| digest::of_source(file, observer))
+                            .collect();
+                        if matches!(&*lock(hashes), Err(Error::Interrupted)) {
+                            fail(usize::MAX, Error::Interrupted);
+                        }
+                    }
+                    work();
+                });
+            }
+        });
+        if let Some((_, error)) = into_inner(failure) {
+            return Err(error);
+        }
+        let hashes = into_inner(hashes)?;
+
+        let mut tensors = vec![TensorOutcome::default(); self.drafter.tensors.len()];
+        for (unit, outcome) in units.iter().zip(outcomes) {
+            let UnitOutcome { stats, rounded } = into_inner(outcome);
+            let tensor = &mut tensors[unit.tensor];
+            tensor.rounded_scales += rounded.scales;
+            tensor.rounded_values += rounded.values;
+            if let Some(stats) = stats {
+                tensor.stats.get_or_insert_default().merge(&stats);
+            }
+        }
+        Ok((hashes, tensors))
+    }
+
+    fn publish(&self, pending: Vec<Pending>) -> Result<(), Error> {
+        for pending in &pending {
+            pending.sync()?;
+        }
+        // The small files first: an output never stands without its configuration.
+        let mut configs: Vec<&crate::output::SideFile> =
+            self.outputs.iter().filter_map(|o| o.config.as_ref()).collect();
+        configs.sort_by(|a, b| a.path.cmp(&b.path));
+        configs.dedup_by(|a, b| a.path == b.path);
+        let mut side_files = Vec::new();
+        for config in configs {
+            let side_file = Pending::create(&config.path, config.bytes.len() as u64)?;
+            side_file.write_at(0, &config.bytes)?;
+            side_file.sync()?;
+            side_files.push(side_file);
+        }
+        for file in side_files.into_iter().chain(pending) {
+            file.publish(self.options.force)?;
+        }
+        Ok(())
+    }
+}
+
+/// Input bytes of one unit.
+fn unit_bytes(tensor: &Tensor, unit: Unit) -> u64 {
+    let whole = if tensor.spec.role.is_matrix() {
+        tensor.spec.shape[0]
+    } else {
+        tensor.spec.parameters()
+    };
+    (u128::from(tensor.byte_len()) * unit.count as u128 / u128::from(whole)) as u64
+}
+
+/// A panicking worker is propagated by the scope, so a poisoned lock is never seen alive.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn into_inner<T>(mutex: Mutex<T>) -> T {
+    mutex.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// One thread's working memory.
+struct Worker<'a> {
+    plan: &'a Plan<'a>,
+    pending: &'a [Pending],
+    encoders: Vec<Encoder>,
+    ternarizer: Option<Ternarizer>,
+    buffer: Buffer,
+    values: Vec<f32>,
+    rows: TernaryRows,
+}
+
+impl<'a> Worker<'a> {
+    fn new(plan: &'a Plan<'a>, pending: &'a [Pending]) -> Self {
+        let encoders = plan
+            .outputs
+            .iter()
+            .map(|output| {
+                Encoder::new(
+                    output.format,
+                    &plan.rotation,
+                    plan.hadamard.clone(),
+                    plan.options.round_scales,
+                )
+            })
+            .collect();
+        Self {
+            plan,
+            pending,
+            encoders,
+            ternarizer: plan.rule.map(|rule| Ternarizer::new(rule, plan.options.isa)),
+            buffer: Buffer::default(),
+            values: Vec::new(),
+            rows: TernaryRows::zeroed(0, 0),
+        }
+    }
+
+    fn unit(&mut self, unit: Unit) -> Result<UnitOutcome, Error> {
+        let tensor = &self.plan.drafter.tensors[unit.tensor];
+        if tensor.spec.role.is_matrix() {
+            self.matrix(tensor, unit)
+        } else {
+            self.rest(tensor, unit)
+        }
+    }
+
+    fn matrix(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
+        let cols = tensor.spec.inputs() as usize;
+        if (self.rows.rows(), self.rows.cols()) != (unit.count, cols) {
+            self.rows = TernaryRows::zeroed(unit.count, cols);
+        }
+        let first_row = unit.first as usize;
+        let mut outcome = UnitOutcome::default();
+        if let Some(ternarizer) = self.ternarizer {
+            let mut stats = Stats::default();
+            self.ternarize(ternarizer, tensor, first_row, &mut stats)?;
+            outcome.stats = Some(stats);
+        } else {
+            tensor.read_rows(first_row, &mut self.rows, &mut self.buffer)?;
+        }
+        for ((output, encoder), pending) in
+            self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
+        {
+            let row_bytes = encoder.row_bytes(cols) as u64;
+            let (bytes, rounded) = encoder.rows(&self.rows).map_err(|fault| {
+                does_not_fit(tensor, fault, output, (first_row * (cols / GROUP)) as u64)
+            })?;
+            outcome.rounded.merge(rounded);
+            pending.write_at(output.offsets[unit.tensor] + unit.first * row_bytes, bytes)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Reads, rotates and ternarizes one band, a few Hadamard blocks at a time so
+    /// that they stay in the nearest cache.
+    fn ternarize(
+        &mut self,
+        ternarizer: Ternarizer,
+        tensor: &Tensor,
+        first_row: usize,
+        stats: &mut Stats,
+    ) -> Result<(), Error> {
+        let (n_rows, cols) = (self.rows.rows(), self.rows.cols());
+        self.values.resize(n_rows * cols, 0.0);
+        let first_value = (first_row * cols) as u64;
+        tensor.read_values(first_value, &mut self.values)?;
+        let (codes, scales) = self.rows.parts_mut();
+        // Blocks and batches of groups are powers of two, and a tile is both.
+        let tile = self.plan.rotation.block.max(16 * GROUP);
+        for (index, ((tile_values, codes), scales)) in self
+            .values
+            .chunks_mut(tile)
+            .zip(codes.chunks_mut(tile / 4))
+            .zip(scales.chunks_mut(tile / GROUP))
+            .enumerate()
+        {
+            let rotated = self.plan.hadamard.transform(tile_values);
+            debug_assert!(rotated.is_ok(), "widths were checked against the block");
+            ternarizer.groups(tile_values, codes, scales, stats).map_err(|fault| {
+                let base = first_value + (index * tile) as u64;
+                no_ternary_form(tensor, fault, base, self.plan.rotation.block)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
+        self.values.resize(unit.count, 0.0);
+        tensor.read_values(unit.first, &mut self.values)?;
+        if let Some(at) = self.values.iter().position(|v| !v.is_finite()) {
+            return Err(not_finite(tensor, unit.first + at as u64, self.values[at]));
+        }
+        let mut outcome = UnitOutcome::default();
+        for ((output, encoder), pending) in
+            self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
+        {
+            let value_bytes = encoder.value_bytes(&tensor.spec) as u64;
+            let (bytes, rounded) = encoder
+                .values(&tensor.spec, &self.values)
+                .map_err(|fault| does_not_fit(tensor, fault, output, unit.first))?;
+            // Between ternary files nothing changes silently.
+            if rounded.values > 0
+                && self.ternarizer.is_none()
+                && output.format.is_ternary()
+                && !self.plan.options.round_scales
+            {
+                return Err(Error::Unsupported {
+                    path: output.path.clone(),
+                    format: output.format.name(),
+                    expected: format!("`{}` exact in BF16", tensor.spec.name),
+                    found: format!("{} values in {} that are not", rounded.values, tensor.encoding.name()),
+                    hint: Some("use --round-scales to round them".into()),
+                });
+            }
+            outcome.rounded.merge(rounded);
+            pending.write_at(output.offsets[unit.tensor] + unit.first * value_bytes, bytes)?;
+        }
+        Ok(outcome)
+    }
+}
+
+fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
+    let fault = Fault {
+        unit: "value",
+        index,
+        expected: "a finite number".into(),
+        found: value.to_string(),
+    };
+    fault.at(tensor.path(), &tensor.stored_name).into()
+}
+
+/// What a codec of an output refuses; `base` is the index of the band's first group.
+fn does_not_fit(tensor: &Tensor, fault: Fault, output: &crate::output::Output, base: u64) -> Error {
+    let fault = fault.offset_by(base);
+    Error::Unsupported {
+        path: output.path.clone(),
+        format: output.format.name(),
+        expected: fault.expected,
+        found: format!("{} in {} {} of `{}`", fault.found, fault.unit, fault.index, tensor.spec.name),
+        hint: (output.format == crate::output::Format::Q4nx && fault.unit == "group")
+            .then(|| "use --round-scales if it is the scale".into()),
+    }
+}
+
+/// A group that the rule refuses: blames the stored value where there is one.
+/// `base` is the flat index of the tile's first weight.
+fn no_ternary_form(tensor: &Tensor, fault: GroupFault, base: u64, block: usize) -> Error {
+    let (group, expected, found) = match fault {
+        GroupFault::Overflow { group, scale } => (
+            group,
+            format!("a scale below {}", formats::scale::OVERFLOW),
+            format!("{scale}, which overflows fp16"),
+        ),
+        GroupFault::NotFinite { group } => {
+            let first = (base + (group * GROUP) as u64) / block as u64 * block as u64;
+            let mut stored = vec![0.0; block];
+            if let Err(error) = tensor.read_values(first, &mut stored) {
+                return error.into();
+            }
+            if let Some(at) = stored.iter().position(|v| !v.is_finite()) {
+                return not_finite(tensor, first + at as u64, stored[at]);
+            }
+            (group, "finite weights after the rotation".into(), "an overflow of f32".into())
+        }
+    };
+    let index = base / GROUP as u64 + group as u64;
+    Fault { unit: "group", index, expected, found }.at(tensor.path(), &tensor.stored_name).into()
+}
