@@ -340,7 +340,7 @@ fn check_tiling(source: &Source, data_start: u64, tensors: &[TensorInfo]) -> Res
     if end > data_len {
         return Err(Error::Truncated {
             path: source.path().to_path_buf(),
-            what: "what its header promises".into(),
+            what: "the data that the header promises".into(),
             expected: data_start.saturating_add(end),
             found: source.len(),
         });
@@ -361,7 +361,7 @@ fn check_tiling(source: &Source, data_start: u64, tensors: &[TensorInfo]) -> Res
 mod tests {
     use super::*;
 
-    pub(crate) fn file(json: &str, data: &[u8]) -> Vec<u8> {
+    fn file(json: &str, data: &[u8]) -> Vec<u8> {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend(json.as_bytes());
         bytes.extend(data);

@@ -123,6 +123,18 @@ fn tensor_error(
     }
 }
 
+fn short_error(source: &Source, what: &str, short: Short) -> Error {
+    match short {
+        Short::Io(error) => *error,
+        Short::End { expected } => Error::Truncated {
+            path: source.path().to_path_buf(),
+            what: what.into(),
+            expected,
+            found: source.len(),
+        },
+    }
+}
+
 struct Reader<'a> {
     source: &'a Source,
     cursor: Cursor<'a>,
@@ -145,15 +157,7 @@ impl Reader<'_> {
     }
 
     fn short(&self, what: &str, short: Short) -> Error {
-        match short {
-            Short::Io(error) => *error,
-            Short::End { expected } => Error::Truncated {
-                path: self.source.path().to_path_buf(),
-                what: what.into(),
-                expected,
-                found: self.source.len(),
-            },
-        }
+        short_error(self.source, what, short)
     }
 
     /// Reads magic and version.
@@ -178,13 +182,11 @@ impl Reader<'_> {
             ));
         }
         if !(2..=3).contains(&version) {
-            return Err(Error::Structure {
-                path: self.source.path().to_path_buf(),
-                part: "version".into(),
-                expected: "2 or 3".into(),
-                found: format!("{version}: file is version {version}, this build reads 2..3"),
-                hint: None,
-            });
+            return Err(self.structure(
+                "version",
+                "2 or 3, which this build reads",
+                format!("{version}"),
+            ));
         }
         Ok(version)
     }
@@ -241,28 +243,22 @@ impl Reader<'_> {
 
     fn tensor(&mut self, i: usize) -> Result<Entry, Error> {
         let name = self.name(&format!("tensor entry {i}"), MAX_NAME)?;
-        let mut read = || {
-            let n_dims = self.cursor.u32()?;
-            let mut dims = Vec::new();
-            // More dimensions than there may be are not even read.
-            for _ in 0..n_dims.min(MAX_DIMS) {
-                dims.push(self.cursor.u64()?);
-            }
-            Ok((n_dims, dims, self.cursor.u32()?, self.cursor.u64()?))
+        let short = |short| {
+            let what = format!("the entry of tensor `{}`", shown(&name));
+            short_error(self.source, &what, short)
         };
-        let read: Result<_, Short> = read();
-        let (n_dims, dims, id, offset) =
-            read.map_err(|e| self.short(&format!("the entry of tensor `{}`", shown(&name)), e))?;
-        if n_dims > MAX_DIMS {
+        let n_dims = self.cursor.u32().map_err(short)?;
+        if !(1..=MAX_DIMS).contains(&n_dims) {
             let expected = format!("1 to {MAX_DIMS} dimensions");
-            return Err(tensor_error(
-                self.source,
-                &name,
-                expected,
-                format!("{n_dims}"),
-                None,
-            ));
+            let found = format!("{n_dims}");
+            return Err(tensor_error(self.source, &name, expected, found, None));
         }
+        let mut dims = Vec::new();
+        for _ in 0..n_dims {
+            dims.push(self.cursor.u64().map_err(short)?);
+        }
+        let id = self.cursor.u32().map_err(short)?;
+        let offset = self.cursor.u64().map_err(short)?;
         let Some(ty) = GgmlType::from_id(id) else {
             return Err(unknown_type(self.source, &name, id));
         };
