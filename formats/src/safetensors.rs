@@ -78,11 +78,6 @@ impl File {
             tensors.push(described(&source, name, entry)?);
         }
         tensors.sort_by(|a, b| (a.offset, a.len, &a.name).cmp(&(b.offset, b.len, &b.name)));
-        check_tiling(&source, data_start, &tensors)?;
-        for tensor in &mut tensors {
-            tensor.offset += data_start;
-        }
-
         // A header of 100 MB holds fewer than 2^32 entries.
         let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
         by_name.sort_by(|a, b| tensors[*a as usize].name.cmp(&tensors[*b as usize].name));
@@ -96,6 +91,10 @@ impl File {
                     "several",
                 ));
             }
+        }
+        check_tiling(&source, data_start, &tensors)?;
+        for tensor in &mut tensors {
+            tensor.offset += data_start;
         }
         Ok(Self {
             source,

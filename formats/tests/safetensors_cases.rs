@@ -188,7 +188,11 @@ fn up_106_keys_come_once() {
         &refusal(&format!("{{{a},{b}}}"), 2),
         &["tensor `t`", "several"],
     );
-    // Equal entries too, and empty ones, which leave no hole.
+    assert_says(
+        &refusal(&format!("{{{a},{a}}}"), 1),
+        &["tensor `t`", "several"],
+    );
+    // Empty ones too, which leave no hole.
     let empty = entry("t", "U8", "[0]", "[0,0]");
     assert_says(
         &refusal(&format!("{{{empty},{empty}}}"), 0),
