@@ -14,6 +14,7 @@
 
 mod cursor;
 mod getters;
+mod placement;
 mod reader;
 mod types;
 mod value;

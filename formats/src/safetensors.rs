@@ -78,11 +78,6 @@ impl File {
             tensors.push(described(&source, name, entry)?);
         }
         tensors.sort_by(|a, b| (a.offset, a.len, &a.name).cmp(&(b.offset, b.len, &b.name)));
-        check_tiling(&source, data_start, &tensors)?;
-        for tensor in &mut tensors {
-            tensor.offset += data_start;
-        }
-
         // A header of 100 MB holds fewer than 2^32 entries.
         let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
         by_name.sort_by(|a, b| tensors[*a as usize].name.cmp(&tensors[*b as usize].name));
@@ -96,6 +91,10 @@ impl File {
                     "several",
                 ));
             }
+        }
+        check_tiling(&source, data_start, &tensors)?;
+        for tensor in &mut tensors {
+            tensor.offset += data_start;
         }
         Ok(Self {
             source,
@@ -340,7 +339,7 @@ fn check_tiling(source: &Source, data_start: u64, tensors: &[TensorInfo]) -> Res
     if end > data_len {
         return Err(Error::Truncated {
             path: source.path().to_path_buf(),
-            what: "what its header promises".into(),
+            what: "the data that the header promises".into(),
             expected: data_start.saturating_add(end),
             found: source.len(),
         });
@@ -361,7 +360,7 @@ fn check_tiling(source: &Source, data_start: u64, tensors: &[TensorInfo]) -> Res
 mod tests {
     use super::*;
 
-    pub(crate) fn file(json: &str, data: &[u8]) -> Vec<u8> {
+    fn file(json: &str, data: &[u8]) -> Vec<u8> {
         let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
         bytes.extend(json.as_bytes());
         bytes.extend(data);

@@ -1,10 +1,11 @@
 //! Reading a header, and checking all of it before any of it is used.
 
 use super::cursor::{Cursor, Short};
+use super::placement::{Entry, placed};
 use super::value::{self, Unreadable, Value};
 use super::{
     ALIGNMENT, ALIGNMENT_KEY, Description, File, GgmlType, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_KEY,
-    MAX_NAME, TensorInfo, padded,
+    MAX_NAME,
 };
 use crate::error::shown;
 use crate::{Error, Source};
@@ -13,15 +14,6 @@ use crate::{Error, Source};
 const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 /// Bytes of the smallest tensor entry: name length, name, one dimension, type, offset.
 const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-
-/// A tensor's entry; the offset is relative to the data section.
-struct Entry {
-    name: String,
-    dims: Vec<u64>,
-    ty: GgmlType,
-    offset: u64,
-    len: u64,
-}
 
 pub(super) fn open(source: Source) -> Result<File, Error> {
     let mut reader = Reader {
@@ -107,7 +99,7 @@ fn key_error(source: &Source, key: &str, expected: &str, found: &str) -> Error {
     }
 }
 
-fn tensor_error(
+pub(super) fn tensor_error(
     source: &Source,
     name: &str,
     expected: impl Into<String>,
@@ -120,6 +112,18 @@ fn tensor_error(
         expected: expected.into(),
         found: found.into(),
         hint: hint.map(Into::into),
+    }
+}
+
+fn short_error(source: &Source, what: &str, short: Short) -> Error {
+    match short {
+        Short::Io(error) => *error,
+        Short::End { expected } => Error::Truncated {
+            path: source.path().to_path_buf(),
+            what: what.into(),
+            expected,
+            found: source.len(),
+        },
     }
 }
 
@@ -145,15 +149,7 @@ impl Reader<'_> {
     }
 
     fn short(&self, what: &str, short: Short) -> Error {
-        match short {
-            Short::Io(error) => *error,
-            Short::End { expected } => Error::Truncated {
-                path: self.source.path().to_path_buf(),
-                what: what.into(),
-                expected,
-                found: self.source.len(),
-            },
-        }
+        short_error(self.source, what, short)
     }
 
     /// Reads magic and version.
@@ -178,13 +174,11 @@ impl Reader<'_> {
             ));
         }
         if !(2..=3).contains(&version) {
-            return Err(Error::Structure {
-                path: self.source.path().to_path_buf(),
-                part: "version".into(),
-                expected: "2 or 3".into(),
-                found: format!("{version}: file is version {version}, this build reads 2..3"),
-                hint: None,
-            });
+            return Err(self.structure(
+                "version",
+                "2 or 3, which this build reads",
+                format!("{version}"),
+            ));
         }
         Ok(version)
     }
@@ -241,28 +235,22 @@ impl Reader<'_> {
 
     fn tensor(&mut self, i: usize) -> Result<Entry, Error> {
         let name = self.name(&format!("tensor entry {i}"), MAX_NAME)?;
-        let mut read = || {
-            let n_dims = self.cursor.u32()?;
-            let mut dims = Vec::new();
-            // More dimensions than there may be are not even read.
-            for _ in 0..n_dims.min(MAX_DIMS) {
-                dims.push(self.cursor.u64()?);
-            }
-            Ok((n_dims, dims, self.cursor.u32()?, self.cursor.u64()?))
+        let short = |short| {
+            let what = format!("the entry of tensor `{}`", shown(&name));
+            short_error(self.source, &what, short)
         };
-        let read: Result<_, Short> = read();
-        let (n_dims, dims, id, offset) =
-            read.map_err(|e| self.short(&format!("the entry of tensor `{}`", shown(&name)), e))?;
-        if n_dims > MAX_DIMS {
+        let n_dims = self.cursor.u32().map_err(short)?;
+        if !(1..=MAX_DIMS).contains(&n_dims) {
             let expected = format!("1 to {MAX_DIMS} dimensions");
-            return Err(tensor_error(
-                self.source,
-                &name,
-                expected,
-                format!("{n_dims}"),
-                None,
-            ));
+            let found = format!("{n_dims}");
+            return Err(tensor_error(self.source, &name, expected, found, None));
         }
+        let mut dims = Vec::new();
+        for _ in 0..n_dims {
+            dims.push(self.cursor.u64().map_err(short)?);
+        }
+        let id = self.cursor.u32().map_err(short)?;
+        let offset = self.cursor.u64().map_err(short)?;
         let Some(ty) = GgmlType::from_id(id) else {
             return Err(unknown_type(self.source, &name, id));
         };
@@ -307,95 +295,4 @@ fn alignment(file: &File) -> Result<u64, Error> {
             &other.to_string(),
         )),
     }
-}
-
-/// Checks that each tensor starts where the padded one before it ends (so says
-/// ggml, and its readers rely on it), and that the file holds all of them.
-fn placed(file: &File, entries: Vec<Entry>, alignment: u64) -> Result<Vec<TensorInfo>, Error> {
-    let source = &file.source;
-    let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
-    let mut next = 0_u64;
-    for entry in entries {
-        if entry.offset != next {
-            if let Some(previous) = tensors.last() {
-                let span = (entry.offset)
-                    .checked_sub(previous.offset - file.data_start)
-                    .filter(|span| {
-                        prism_q2_0_len(previous)
-                            .is_some_and(|len| padded(len, alignment) == Some(*span))
-                    });
-                if let Some(span) = span {
-                    return Err(prism_q2_0(source, previous, span));
-                }
-            }
-            return Err(tensor_error(
-                source,
-                &entry.name,
-                format!("offset {next}, where the padded tensor before ends"),
-                format!("{}", entry.offset),
-                None,
-            ));
-        }
-        let too_large = || {
-            let expected = "a size and offset that fit 64 bits";
-            let found = format!("{} bytes at {}", entry.len, entry.offset);
-            tensor_error(source, &entry.name, expected, found, None)
-        };
-        let offset = file.data_start.checked_add(next).ok_or_else(too_large)?;
-        offset.checked_add(entry.len).ok_or_else(too_large)?;
-        next = padded(entry.len, alignment)
-            .and_then(|len| next.checked_add(len))
-            .ok_or_else(too_large)?;
-        tensors.push(TensorInfo {
-            name: entry.name,
-            dims: entry.dims,
-            ty: entry.ty,
-            offset,
-            len: entry.len,
-        });
-    }
-    // The last one has no follower to be measured by, but the file's end.
-    if let Some(last) = tensors.last()
-        && let Some(len) = prism_q2_0_len(last)
-        && last.offset + last.len > source.len()
-        && let Some(span) = source.len().checked_sub(last.offset)
-        && (span == len || padded(len, alignment) == Some(span))
-    {
-        return Err(prism_q2_0(source, last, span));
-    }
-    for tensor in &tensors {
-        let end = tensor.offset + tensor.len;
-        if end > source.len() {
-            return Err(Error::Truncated {
-                path: source.path().to_path_buf(),
-                what: format!("tensor `{}`", shown(&tensor.name)),
-                expected: end,
-                found: source.len(),
-            });
-        }
-    }
-    Ok(tensors)
-}
-
-/// Bytes that a type-42 tensor has in the layout of older PrismML files, which
-/// is that of today's PQ2_0.
-fn prism_q2_0_len(tensor: &TensorInfo) -> Option<u64> {
-    if tensor.ty != GgmlType::Q2_0 {
-        return None;
-    }
-    let (dims, ty) = (tensor.dims.as_slice(), GgmlType::PQ2_0);
-    Description { dims, ty }.byte_len().ok()
-}
-
-fn prism_q2_0(source: &Source, tensor: &TensorInfo, span: u64) -> Error {
-    tensor_error(
-        source,
-        &tensor.name,
-        format!(
-            "{} bytes for type 42 (Q2_0: 64 values in 18 bytes)",
-            tensor.len
-        ),
-        format!("{span}: the older PrismML layout of 128 values in 34 bytes under the same type"),
-        Some("use a file with PQ2_0 (type 142) tensors, which name this layout unambiguously"),
-    )
 }

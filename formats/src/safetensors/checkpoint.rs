@@ -307,12 +307,13 @@ impl Index {
             ));
         }
         let json = source.read_vec(0, source.len())?;
-        let index: Self = serde_json::from_slice(&json).map_err(|e| {
-            structure(
-                "a JSON object with a `weight_map` of tensor to file name".into(),
-                shown(&e.to_string()),
-            )
-        })?;
+        let expected = "a JSON object with a `weight_map` of tensor to file name";
+        // A derived struct would also be read from an array of its fields.
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(structure(expected.into(), "no object".into()));
+        }
+        let index: Self = serde_json::from_slice(&json)
+            .map_err(|e| structure(expected.into(), shown(&e.to_string())))?;
         if index.weight_map.0.is_empty() {
             return Err(structure(
                 "a `weight_map` of at least one tensor".into(),
