@@ -17,7 +17,7 @@ const RUN: usize = 1 << 20;
 ///
 /// # Errors
 /// [`Error::Input`] when it cannot be read, [`Error::Interrupted`].
-pub fn of_source(source: &Source, observer: &dyn Observer) -> Result<String, Error> {
+pub(crate) fn of_source(source: &Source, observer: &dyn Observer) -> Result<String, Error> {
     of_reads(source.len(), observer, |offset, buf| Ok(source.read_exact_at(offset, buf)?))
 }
 
@@ -56,7 +56,7 @@ fn of_reads(
 /// The digest of several files as one: the SHA-256 of the lines that `sha256sum`
 /// would print for them.
 #[must_use]
-pub fn of_listing(files: &[(String, String)]) -> String {
+pub(crate) fn of_listing(files: &[(String, String)]) -> String {
     let mut hash = Sha256::new();
     for (name, sha256) in files {
         hash.update(format!("{sha256}  {name}\n"));

@@ -74,11 +74,6 @@ impl Format {
         matches!(self, Self::Q4nx | Self::Pq2_0 | Self::Ptq1_0)
     }
 
-    /// Whether a `config.json` belongs beside the file.
-    fn has_config(self) -> bool {
-        !self.is_gguf()
-    }
-
     fn is_gguf(self) -> bool {
         matches!(self, Self::Pq2_0 | Self::Ptq1_0)
     }
@@ -136,8 +131,8 @@ enum Header {
 #[derive(Debug, Clone)]
 struct GgufMetadata {
     config: Config,
+    encoding: GgmlType,
     hadamard: Hadamard,
-    file_type: u32,
     rule: Option<String>,
     tokenizer: Vec<(String, Value)>,
 }
@@ -227,23 +222,25 @@ impl Output {
         specs: &[TensorSpec],
     ) -> Result<Self, Error> {
         let config = &contents.drafter.config;
-        let (ty, file_type) = match request.format {
-            Format::Ptq1_0 => (GgmlType::PTQ1_0, 143),
-            _ => (GgmlType::PQ2_0, 141),
+        let encoding = match request.format {
+            Format::Ptq1_0 => GgmlType::PTQ1_0,
+            _ => GgmlType::PQ2_0,
         };
         let tensors = specs
             .iter()
             .map(|spec| gguf::NewTensor {
                 name: spec.gguf_name.clone(),
                 dims: spec.shape.iter().rev().copied().collect(),
-                ty: if spec.role.is_matrix() { ty } else { rest_type(spec.role) },
+                ty: if spec.role.is_matrix() { encoding } else { rest_type(spec.role) },
             })
             .collect();
+        let mut hadamard = Hadamard::unsigned(config, contents.rotation.block);
+        hadamard.signs.extend(contents.rotation.signs.clone());
         let header = Header::Gguf {
             metadata: Box::new(GgufMetadata {
                 config: config.clone(),
-                hadamard: Hadamard::of_drafter(config, contents.rotation),
-                file_type,
+                encoding,
+                hadamard,
                 rule: contents.rule.map(str::to_owned),
                 tokenizer: contents.tokenizer.to_vec(),
             }),
@@ -280,9 +277,15 @@ impl Header {
             input_sha256: input_sha256.into(),
             rule: metadata.rule.clone(),
         };
-        let mut keys =
-            gguf_keys::write(&metadata.config, &metadata.hadamard, metadata.file_type, &lineage);
-        keys.extend(metadata.tokenizer.iter().cloned());
+        let keys = gguf_keys::Drafter {
+            config: &metadata.config,
+            name: None,
+            encoding: metadata.encoding,
+            hadamard: &metadata.hadamard,
+            lineage: &lineage,
+            tokenizer: metadata.tokenizer.clone(),
+        }
+        .keys()?;
         Ok(gguf::layout(&keys, tensors.clone())?)
     }
 }

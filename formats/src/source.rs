@@ -33,22 +33,19 @@ impl Source {
     /// [`Error::Io`] when it cannot be opened, or is a folder.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        let meta = file.metadata().map_err(|e| Error::io(path, e))?;
+        // Before opening: that of a pipe would wait for a writer.
+        let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
         if !meta.is_file() {
             return Err(Error::Structure {
                 path: path.to_path_buf(),
                 part: "the path".into(),
                 expected: "a regular file".into(),
-                found: if meta.is_dir() {
-                    "a folder"
-                } else {
-                    "a device, pipe or socket"
-                }
-                .into(),
+                found: if meta.is_dir() { "a folder" } else { "a device, pipe or socket" }.into(),
                 hint: None,
             });
         }
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        let meta = file.metadata().map_err(|e| Error::io(path, e))?;
         Ok(Self {
             path: path.to_path_buf(),
             len: meta.len(),

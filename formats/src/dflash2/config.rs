@@ -21,7 +21,7 @@ use crate::{Error, Source};
 use fields::Fields;
 
 pub use rotation::{HEAD_ROTATED, HEAD_UNROTATED, PrismHadamard};
-use rules::check;
+pub(in crate::dflash2) use rules::check;
 
 /// The one architecture that is read.
 pub const ARCHITECTURE: &str = "DFlash2DraftModel";
@@ -217,6 +217,15 @@ impl Config {
     pub fn to_json_with_hadamard(&self, mark: &PrismHadamard) -> Vec<u8> {
         let mut map = self.raw.clone();
         map.insert(rotation::KEY.into(), mark.to_value());
+        format!("{:#}\n", Value::Object(map)).into_bytes()
+    }
+
+    /// The `config.json` of a drafter in the primal basis: as
+    /// [`Config::to_json_with_hadamard`], without the mark.
+    #[must_use]
+    pub fn to_json_without_hadamard(&self) -> Vec<u8> {
+        let mut map = self.raw.clone();
+        map.shift_remove(rotation::KEY);
         format!("{:#}\n", Value::Object(map)).into_bytes()
     }
 

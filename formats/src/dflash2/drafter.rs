@@ -17,6 +17,8 @@ use super::config::Config;
 use super::names::{Codebooks, TensorSpec};
 use crate::Source;
 
+pub use read::Buffer;
+
 /// How the values of one tensor are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Container, Drafter, Encoding, Rotation, Tensor, config_candidates};
 use crate::dflash2::config::Config;
-use crate::dflash2::gguf_keys::{self, Hadamard};
+use crate::dflash2::gguf_keys::Hadamard;
 use crate::dflash2::names::{self, Resolved, TensorSpec, check_shape};
 use crate::safetensors::{Checkpoint, Dtype};
 use crate::{Error, Source, gguf, q4nx, safetensors};
@@ -110,7 +110,8 @@ impl Drafter {
     }
 
     fn open_gguf(path: &Path, file: gguf::File) -> Result<Self, Error> {
-        let (config, Hadamard { block_size, signs, .. }) = gguf_keys::read(&file)?;
+        let config = Config::from_gguf(&file)?;
+        let rotation = Hadamard::from_gguf(&file, &config)?;
         let Resolved { codebooks, tensors, notes } =
             names::resolve_gguf(path, &config, file.tensors().iter().map(|t| t.name.as_str()))?;
         let mut opened = Vec::with_capacity(tensors.len());
@@ -136,7 +137,7 @@ impl Drafter {
             config,
             config_path: None,
             codebooks,
-            rotation: Some(Rotation { block: block_size, signs }),
+            rotation: rotation.map(|h| Rotation { block: h.block_size, signs: h.signs }),
             tensors: opened,
             files: vec![file.source().clone()],
             notes,

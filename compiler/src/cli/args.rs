@@ -1,0 +1,195 @@
+//! What can be asked for.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use compiler::output::Format;
+use compiler::ternary::Rule;
+use hadamard::Level;
+
+/// Turns a DFlash 2 drafter into a checked ternary q4nx or GGUF file.
+///
+/// INPUT is a float drafter: a safetensors file, a `model.safetensors.index.json`, or a
+/// folder that holds one of them, with its `config.json` beside it. Every matrix is rotated
+/// through a block Hadamard transform and rounded to {-1, 0, +1} with one scale per 128
+/// weights. Outputs appear under their names only when all of them are whole.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ternarize",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = EXIT_CODES,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) ternarize: TernarizeArgs,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    the files are sound, but the answer is no (verify)
+  2    wrong usage
+  3    an input file is missing, damaged or not supported
+  4    an output cannot be written
+  130  interrupted (143 when terminated)";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Rewrites a ternary drafter in another format, losslessly or not at all
+    Convert(ConvertArgs),
+    /// Prints a completion script
+    Completions {
+        /// The shell it is for
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TernarizeArgs {
+    /// Float drafter: safetensors file, shard index or folder
+    #[arg(required = true)]
+    pub(crate) input: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) outputs: Outputs,
+    /// Drafter configuration, if it is not `config.json` beside INPUT
+    #[arg(long, value_name = "PATH")]
+    pub(crate) config: Option<PathBuf>,
+    /// Target GGUF or tokenizer.json whose tokenizer goes into GGUF outputs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// How scales and codes are chosen: `optimal` is the least-squares optimum,
+    /// the others are for comparison
+    #[arg(long, value_name = "RULE", default_value = "optimal", env = "TERNARIZE_RULE")]
+    pub(crate) rule: Rule,
+    /// Inputs per Hadamard transform, a power of two
+    #[arg(long, value_name = "N", default_value_t = hadamard::BlockHadamard::DEFAULT_BLOCK)]
+    pub(crate) block: usize,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// Ternary drafter: q4nx (with its config.json) or GGUF
+    pub(crate) input: PathBuf,
+    #[command(flatten)]
+    pub(crate) outputs: Outputs,
+    /// Drafter configuration, if it is not beside INPUT
+    #[arg(long, value_name = "PATH")]
+    pub(crate) config: Option<PathBuf>,
+    /// Target GGUF or tokenizer.json whose tokenizer goes into GGUF outputs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) tokenizer: Option<PathBuf>,
+    /// Round scales (and norms) that a q4nx cannot hold exactly, and report how many
+    #[arg(long)]
+    pub(crate) round_scales: bool,
+    /// Names of the selector's codebooks in safetensors outputs
+    #[arg(long, value_name = "STYLE", default_value = "bare")]
+    pub(crate) codebooks: CodebookStyle,
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// The two spellings in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CodebookStyle {
+    /// `candidate_selector.predecessor_codebook`, as published
+    Bare,
+    /// `candidate_selector.predecessor_codebook.weight`, as older trainers write
+    Weight,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Outputs {
+    /// Output file; give it again for several outputs in one pass
+    #[arg(short, long = "output", value_name = "OUT", required = true)]
+    pub(crate) outputs: Vec<PathBuf>,
+    /// Format of the outputs in their order; otherwise by extension, where .gguf is pq2_0
+    #[arg(long = "format", value_name = "FORMAT", value_parser = format)]
+    pub(crate) formats: Vec<Format>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Write a report (JSON)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Replace existing outputs
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Check everything and say what would be written, without writing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Worker threads; 0 means one per core
+    #[arg(long, value_name = "N", default_value_t = 0, global = true, env = "TERNARIZE_THREADS")]
+    pub(crate) threads: usize,
+    /// Highest instruction set to use: scalar, avx2 or avx512 (for bug reports)
+    #[arg(long, value_name = "LEVEL", global = true, env = "TERNARIZE_ISA")]
+    pub(crate) isa: Option<Level>,
+    /// Print one JSON document on standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print errors only
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Print details, one line per tensor
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
+    /// When to colour messages
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    pub(crate) color: ColorWhen,
+    /// How to show progress; `auto` is a bar on a terminal and nothing elsewhere
+    #[arg(long, value_name = "HOW", default_value = "auto", global = true)]
+    pub(crate) progress: ProgressHow,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressHow {
+    /// A bar on a terminal
+    Auto,
+    /// One line per tensor
+    Plain,
+    /// Nothing
+    None,
+}
+
+fn format(name: &str) -> Result<Format, String> {
+    Format::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = Format::ALL.iter().map(|f| f.name()).collect();
+        format!("expected one of {}", names.join(", "))
+    })
+}
+
+impl Common {
+    /// The number of worker threads.
+    pub(crate) fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        }
+    }
+
+    /// The instruction set.
+    pub(crate) fn isa(&self) -> hadamard::Isa {
+        self.isa.map_or_else(hadamard::Isa::detect, hadamard::Isa::at_most)
+    }
+}

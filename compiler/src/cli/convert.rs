@@ -1,0 +1,36 @@
+//! `ternarize convert IN -o OUT`.
+
+use anyhow::Context;
+use compiler::plan::Options;
+use formats::dflash2::drafter::Drafter;
+use formats::dflash2::names::Codebooks;
+
+use super::args::{CodebookStyle, Common, ConvertArgs};
+use super::exit::Outcome;
+use super::printer::Printer;
+use super::ternarize::{execute, requests, tokenizer};
+
+/// Runs the command.
+pub(crate) fn run(
+    args: &ConvertArgs,
+    common: &Common,
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
+    let outputs = requests(&args.outputs)?;
+    let drafter = Drafter::open(&args.input, args.config.as_deref())
+        .with_context(|| format!("reading `{}`", args.input.display()))?;
+    let options = Options {
+        outputs,
+        ternarize: None,
+        codebooks: Some(match args.codebooks {
+            CodebookStyle::Bare => Codebooks::Bare,
+            CodebookStyle::Weight => Codebooks::Weight,
+        }),
+        tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
+        round_scales: args.round_scales,
+        force: args.run.force,
+        isa: common.isa(),
+        threads: common.threads(),
+    };
+    execute(&drafter, options, &args.run, printer)
+}

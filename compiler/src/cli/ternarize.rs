@@ -1,0 +1,114 @@
+//! `ternarize INPUT -o OUT`.
+
+use anyhow::Context;
+use compiler::plan::{Options, Ternarize};
+use formats::dflash2::drafter::Drafter;
+
+use super::args::{Common, Outputs, RunArgs, TernarizeArgs};
+use super::exit::{Outcome, Usage};
+use super::printer::Printer;
+use super::{signals, summary};
+
+use std::fs;
+use std::path::Path;
+
+use compiler::output::{Format, Request};
+use compiler::plan::Plan;
+use compiler::report::Report;
+
+/// Runs the command.
+pub(crate) fn run(
+    args: &TernarizeArgs,
+    common: &Common,
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
+    let input = args.input.as_deref().unwrap_or_else(|| Path::new(""));
+    let outputs = requests(&args.outputs)?;
+    if let Some(float) = outputs.iter().find(|o| !o.format.is_ternary()) {
+        return Err(Usage(format!(
+            "`{}`: {} is a float format; ternarize first, then use `ternarize convert`",
+            float.path.display(),
+            float.format
+        ))
+        .into());
+    }
+    let drafter = Drafter::open(input, args.config.as_deref())
+        .with_context(|| format!("reading `{}`", input.display()))?;
+    let options = Options {
+        outputs,
+        ternarize: Some(Ternarize { rule: args.rule, block: args.block }),
+        codebooks: None,
+        tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
+        round_scales: false,
+        force: args.run.force,
+        isa: common.isa(),
+        threads: common.threads(),
+    };
+    execute(&drafter, options, &args.run, printer)
+}
+
+/// The outputs with their formats.
+pub(crate) fn requests(args: &Outputs) -> Result<Vec<Request>, Usage> {
+    if args.formats.len() > args.outputs.len() {
+        return Err(Usage(format!(
+            "{} formats for {} outputs: give --format once per -o",
+            args.formats.len(),
+            args.outputs.len()
+        )));
+    }
+    args.outputs
+        .iter()
+        .enumerate()
+        .map(|(i, path)| {
+            let named = args.formats.get(i).copied();
+            let format = named.or_else(|| Format::of_path(path)).ok_or_else(|| {
+                Usage(format!(
+                    "`{}`: the extension names no format; use .q4nx or .gguf, or give --format",
+                    path.display()
+                ))
+            })?;
+            Ok(Request { path: path.clone(), format })
+        })
+        .collect()
+}
+
+/// Tokenizer keys, where a file with them is given.
+pub(crate) fn tokenizer(
+    path: Option<&Path>,
+    drafter: &Drafter,
+) -> anyhow::Result<Vec<(String, formats::gguf::Value)>> {
+    match path {
+        None => Ok(Vec::new()),
+        Some(path) => formats::tokenizer::gguf_keys(path, drafter.config.vocab_size)
+            .with_context(|| format!("reading the tokenizer of `{}`", path.display())),
+    }
+}
+
+/// Plans, runs and reports.
+pub(crate) fn execute(
+    drafter: &Drafter,
+    options: Options,
+    args: &RunArgs,
+    printer: &Printer,
+) -> anyhow::Result<Outcome> {
+    let plan = Plan::new(drafter, options)?;
+    for note in &plan.notes {
+        printer.note(note);
+    }
+    if args.dry_run {
+        return summary::planned(&plan, printer);
+    }
+    summary::announce(&plan, printer);
+    signals::install().context("installing signal handlers")?;
+    let outcome = {
+        let watcher = printer.watch(plan.input_bytes());
+        plan.run(&watcher)?
+    };
+    let report = Report::new(&plan, &outcome);
+    if let Some(path) = &args.report {
+        let json = serde_json::to_vec_pretty(&report).context("writing the report")?;
+        fs::write(path, json)
+            .with_context(|| format!("writing the report `{}`", path.display()))?;
+    }
+    summary::finished(&report, printer)
+}

@@ -1,0 +1,232 @@
+//! The report of a run: what went in, what came out, how good it is.
+
+use std::collections::BTreeMap;
+
+use formats::dflash2::drafter::Drafter;
+use serde::Serialize;
+
+use crate::pipeline::{Outcome, TensorOutcome};
+use crate::plan::Plan;
+use crate::ternary::Stats;
+
+/// Version of the report's keys.
+pub const SCHEMA: u32 = 1;
+
+/// A run, ready to be written as JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Version of this program.
+    pub version: &'static str,
+    /// The input.
+    pub input: Input,
+    /// The rule; absent for conversions between ternary files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<&'static str>,
+    /// Inputs per Hadamard transform.
+    pub block: usize,
+    /// The outputs.
+    pub outputs: Vec<OutputFile>,
+    /// All matrices together; absent for conversions between ternary files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<Quality>,
+    /// Each matrix, in the order of the model.
+    pub matrices: Vec<Matrix>,
+    /// The tensors that stay float.
+    pub other_tensors: Vec<Other>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    /// Reading, computing and writing, the input's hash included.
+    pub convert_ms: u64,
+    /// Hashing the outputs.
+    pub hash_ms: u64,
+    /// Waiting for the disk.
+    pub sync_ms: u64,
+}
+
+/// The input.
+#[derive(Debug, Clone, Serialize)]
+pub struct Input {
+    /// The path that was given.
+    pub path: String,
+    /// The kind of file.
+    pub container: &'static str,
+    /// The files that hold tensors.
+    pub files: Vec<InputFile>,
+    /// Values in all tensors.
+    pub parameters: u64,
+}
+
+/// One file of the input.
+#[derive(Debug, Clone, Serialize)]
+pub struct InputFile {
+    /// Its path.
+    pub path: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its SHA-256.
+    pub sha256: String,
+}
+
+/// One output.
+#[derive(Debug, Clone, Serialize)]
+pub struct OutputFile {
+    /// Its path.
+    pub path: String,
+    /// Its format.
+    pub format: &'static str,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of tensors in it.
+    pub data_bytes: u64,
+    /// Its SHA-256.
+    pub sha256: String,
+    /// The `config.json` written with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
+}
+
+/// One matrix.
+#[derive(Debug, Clone, Serialize)]
+pub struct Matrix {
+    /// Its published name.
+    pub name: String,
+    /// `[out, in]`.
+    pub shape: Vec<u64>,
+    /// How it was stored in the input.
+    pub from: &'static str,
+    /// Figures of the ternarization.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<Quality>,
+    /// Scales rounded for an output that could not hold them.
+    pub rounded_scales: u64,
+}
+
+/// How well ternary weights stand for the float ones.
+#[derive(Debug, Clone, Serialize)]
+pub struct Quality {
+    /// Weights.
+    pub weights: u64,
+    /// Sum of squared errors over sum of squares.
+    pub relative_error: f64,
+    /// Share of weights that are 0.
+    pub zero_share: f64,
+    /// Groups of 128 weights that were all zero.
+    pub zero_groups: u64,
+    /// Groups with a non-zero weight whose scale rounds to zero.
+    pub underflow_groups: u64,
+    /// Scales by binary exponent: `"-9": n` counts scales in [2^-9, 2^-8).
+    pub scale_exponents: BTreeMap<i32, u64>,
+}
+
+/// One tensor that stays float.
+#[derive(Debug, Clone, Serialize)]
+pub struct Other {
+    /// Its published name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// How it was stored in the input.
+    pub from: &'static str,
+    /// Values that an output could not hold exactly, rounded to nearest.
+    pub rounded_values: u64,
+}
+
+impl Report {
+    /// The report of a finished run.
+    #[must_use]
+    pub fn new(plan: &Plan<'_>, outcome: &Outcome) -> Self {
+        let drafter = plan.drafter;
+        let mut total: Option<Stats> = None;
+        for stats in outcome.tensors.iter().filter_map(|t| t.stats.as_ref()) {
+            total.get_or_insert_default().merge(stats);
+        }
+        let tensors = || drafter.tensors.iter().zip(&outcome.tensors);
+        Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION"),
+            input: Input::new(drafter, &outcome.input_sha256),
+            rule: plan.rule.map(crate::ternary::Rule::name),
+            block: plan.rotation.block,
+            outputs: plan
+                .outputs
+                .iter()
+                .zip(&outcome.output_sha256)
+                .map(|(output, sha256)| OutputFile {
+                    path: output.path.to_string_lossy().into_owned(),
+                    format: output.format.name(),
+                    size_bytes: output.file_len,
+                    data_bytes: output.data_len,
+                    sha256: sha256.clone(),
+                    config: output.config.as_ref().map(|c| c.path.to_string_lossy().into_owned()),
+                })
+                .collect(),
+            total: total.as_ref().map(Quality::new),
+            matrices: tensors()
+                .filter(|(t, _)| t.spec.role.is_matrix())
+                .map(|(tensor, TensorOutcome { stats, rounded_scales, .. })| Matrix {
+                    name: tensor.spec.name.clone(),
+                    shape: tensor.spec.shape.clone(),
+                    from: tensor.encoding.name(),
+                    quality: stats.as_ref().map(Quality::new),
+                    rounded_scales: *rounded_scales,
+                })
+                .collect(),
+            other_tensors: tensors()
+                .filter(|(t, _)| !t.spec.role.is_matrix())
+                .map(|(tensor, outcome)| Other {
+                    name: tensor.spec.name.clone(),
+                    shape: tensor.spec.shape.clone(),
+                    from: tensor.encoding.name(),
+                    rounded_values: outcome.rounded_values,
+                })
+                .collect(),
+            notes: plan.notes.clone(),
+            convert_ms: outcome.timings.convert.as_millis() as u64,
+            hash_ms: outcome.timings.hash.as_millis() as u64,
+            sync_ms: outcome.timings.sync.as_millis() as u64,
+        }
+    }
+}
+
+impl Input {
+    fn new(drafter: &Drafter, sha256: &[String]) -> Self {
+        Self {
+            path: drafter.path.to_string_lossy().into_owned(),
+            container: drafter.container.name(),
+            files: drafter
+                .files
+                .iter()
+                .zip(sha256)
+                .map(|(file, sha256)| InputFile {
+                    path: file.path().to_string_lossy().into_owned(),
+                    size_bytes: file.len(),
+                    sha256: sha256.clone(),
+                })
+                .collect(),
+            parameters: drafter.tensors.iter().map(|t| t.spec.parameters()).sum(),
+        }
+    }
+}
+
+impl Quality {
+    /// The figures of some groups.
+    #[must_use]
+    pub fn new(stats: &Stats) -> Self {
+        Self {
+            weights: stats.groups * formats::GROUP as u64,
+            relative_error: stats.relative_error(),
+            zero_share: stats.zero_share(),
+            zero_groups: stats.zero_groups,
+            underflow_groups: stats.underflow_groups,
+            scale_exponents: stats
+                .scale_exponents
+                .iter()
+                .enumerate()
+                .filter(|(_, n)| **n > 0)
+                .map(|(entry, n)| (Stats::FIRST_EXPONENT + entry as i32, *n))
+                .collect(),
+        }
+    }
+}
