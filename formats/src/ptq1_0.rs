@@ -23,24 +23,13 @@ use crate::{Fault, GROUP, TernaryRows};
 /// Bytes of one block.
 pub const BLOCK_BYTES: usize = 28;
 
-/// `BYTE_OF[v]`: the byte of the five-digit base-3 number `v`.
-const BYTE_OF: [u8; 243] = {
-    let mut table = [0; 243];
-    let mut v = 0;
-    while v < 243 {
-        table[v] = (256 * v).div_ceil(243) as u8;
-        v += 1;
-    }
-    table
-};
-
 /// `DIGITS[byte]`: how many digits the encoder may have put into `byte`: 0 (none,
 /// it never writes it), 5, or 4 (also a possible byte of five digits).
 const DIGITS: [u8; 256] = {
     let mut table = [0; 256];
     let mut v = 0;
     while v < 243 {
-        table[BYTE_OF[v] as usize] = if v % 3 == 0 { 4 } else { 5 };
+        table[byte_of(v) as usize] = if v % 3 == 0 { 4 } else { 5 };
         v += 1;
     }
     table
@@ -62,12 +51,6 @@ const SPREAD: [u64; 256] = {
     table
 };
 
-/// The powers of 3, lowest first: multiplying a word of digits by them leaves
-/// the base-3 number in byte 4. No byte below overflows into it.
-const POWERS: u64 = u64::from_le_bytes([1, 3, 9, 27, 81, 0, 0, 0]);
-
-const DIGIT: u64 = 0x03_03_03_03_03;
-
 /// Bytes of a row of `cols` weights.
 #[must_use]
 pub fn row_bytes(cols: usize) -> usize {
@@ -87,16 +70,23 @@ pub fn encode(rows: &TernaryRows, out: &mut [u8]) -> Result<(), Fault> {
     let (groups, _) = rows.codes().as_chunks::<{ GROUP / 4 }>();
     let (blocks, _) = out.as_chunks_mut::<BLOCK_BYTES>();
     for ((block, codes), scale) in blocks.iter_mut().zip(groups).zip(rows.scales()) {
-        for q in 0..4 {
-            let columns = [0, 1, 2, 3, 4].map(|n| codes[4 * n + q]);
-            block[4 * q..4 * q + 4].copy_from_slice(&numbers(columns));
+        let byte = |at: usize| u32::from(codes[at]);
+        let mut numbers = [0; 28];
+        put_numbers(
+            [0, 4, 8, 12, 16].map(|at| {
+                u32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
+            }),
+            &mut numbers[..16],
+        );
+        put_numbers(
+            [20, 22, 24, 26, 28].map(|at| byte(at) | (byte(at + 1) << 8)),
+            &mut numbers[16..24],
+        );
+        let [a, b] = [byte(30), byte(31)];
+        put_numbers([a & 15, a >> 4, b & 15, b >> 4, 0], &mut numbers[24..]);
+        for (out, v) in block.iter_mut().zip(numbers) {
+            *out = byte_of(v);
         }
-        for q in 0..2 {
-            let columns = [0, 1, 2, 3, 4].map(|n| codes[20 + 2 * n + q]);
-            block[16 + 4 * q..20 + 4 * q].copy_from_slice(&numbers(columns));
-        }
-        let [a, b] = [codes[30], codes[31]];
-        block[24..26].copy_from_slice(&numbers([a & 15, a >> 4, b & 15, b >> 4, 0])[..2]);
         block[26..].copy_from_slice(&scale.to_le_bytes());
     }
     Ok(())
@@ -141,15 +131,27 @@ fn digits(bytes: [u8; 4]) -> [u8; 5] {
     [x, y, z, u, v]
 }
 
-/// The reverse of [`digits`]: the bytes of four base-3 numbers.
+/// The reverse of [`digits`], for up to four times four bytes at once: byte `q`
+/// of `columns[n]` is the code byte with digit `n` of the numbers `4 q ..`.
 #[inline]
-fn numbers(columns: [u8; 5]) -> [u8; 4] {
-    let [x, y, z, u, v] = columns;
-    let word = u64::from_le_bytes([x, y, z, u, v, 0, 0, 0]);
-    [0, 2, 4, 6].map(|shift| {
-        let number = ((word >> shift) & DIGIT).wrapping_mul(POWERS) >> 32 & 0xFF;
-        BYTE_OF[number as usize]
-    })
+fn put_numbers(columns: [u32; 5], out: &mut [u8]) {
+    let numbers = [0, 2, 4, 6].map(|shift| {
+        let digit = |column: u32| (column >> shift) & 0x0303_0303;
+        // At most 242 in each byte.
+        let sum = columns
+            .iter()
+            .fold(0, |v: u32, column| 3 * v + digit(*column));
+        sum.to_le_bytes()
+    });
+    for (q, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *out = numbers.map(|n| n[q]);
+    }
+}
+
+/// The byte of the five-digit base-3 number `v`: `v / 243` rounded up to 1/256.
+const fn byte_of(v: u8) -> u8 {
+    // 256 v = 243 v + 13 v stays within 16 bits.
+    v + (13 * v as u16).div_ceil(243) as u8
 }
 
 /// The first block with a byte that no encoder writes. Bytes after the last
