@@ -150,3 +150,118 @@ pub fn dequantize_row(pack: Rows<'_>, out: &mut [f32]) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One row of one group: codes 0, 1, 2, 0 repeated, with these 16 bits.
+    fn row<'a>(codes: &'a [u8], s: &'a [u8; 2], bias: &'a [u8; 2], t: ScaleType) -> Rows<'a> {
+        Rows {
+            weight: codes,
+            scales: s,
+            biases: bias,
+            scale_type: t,
+        }
+    }
+
+    const CODES: [u8; 32] = [0b00_10_01_00; 32];
+
+    #[test]
+    fn ternary_rows_in_both_scale_types() {
+        for s in [1.5f32, -0.25] {
+            let (h, n) = (
+                f16::from_f32(s).to_le_bytes(),
+                f16::from_f32(-s).to_le_bytes(),
+            );
+            let (b, m) = (
+                bf16::from_f32(s).to_le_bytes(),
+                bf16::from_f32(-s).to_le_bytes(),
+            );
+            for pack in [
+                row(&CODES, &h, &n, ScaleType::F16),
+                row(&CODES, &b, &m, ScaleType::Bf16),
+            ] {
+                let mut rows = TernaryRows::zeroed(1, GROUP);
+                decode(pack, &mut rows).unwrap();
+                let (mut exact, mut affine) = ([0.0; GROUP], [0.0; GROUP]);
+                rows.dequantize_row(0, &mut exact);
+                assert_eq!(exact[..4], [-s, 0.0, s, -s]);
+                dequantize_row(pack, &mut affine).unwrap();
+                assert_eq!(affine, exact);
+            }
+        }
+    }
+
+    #[test]
+    fn zero_scales_have_a_bias_of_either_sign() {
+        for (s, bias) in [(0, 0), (0, 0x80), (0x80, 0), (0x80, 0x80)] {
+            let (s, bias) = ([0, s], [0, bias]);
+            let mut rows = TernaryRows::zeroed(1, GROUP);
+            assert_eq!(
+                decode(row(&CODES, &s, &bias, ScaleType::F16), &mut rows),
+                Ok(())
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_ternary_is_refused_but_readable() {
+        // What MLX itself makes of a ternary group of scale 1: -0.5 and 1.
+        let (s, bias) = (f16::from_f32(-0.5).to_le_bytes(), f16::ONE.to_le_bytes());
+        let pack = row(&[0b11_10_01_00; 32], &s, &bias, ScaleType::F16);
+        let mut rows = TernaryRows::zeroed(1, GROUP);
+        let fault = decode(pack, &mut rows).unwrap_err();
+        assert!(fault.to_string().contains("negated scale"), "{fault}");
+        let mut out = [0.0; GROUP];
+        dequantize_row(pack, &mut out).unwrap();
+        assert_eq!(out[..4], [1.0, 0.5, 0.0, -0.5]);
+
+        let (s, bias) = (f16::ONE.to_le_bytes(), f16::NEG_ONE.to_le_bytes());
+        let fault = decode(row(&[0xC0; 32], &s, &bias, ScaleType::F16), &mut rows).unwrap_err();
+        assert!(fault.found.contains("code 3"), "{fault}");
+    }
+
+    #[test]
+    fn scales_that_are_no_numbers_or_not_fp16_are_refused() {
+        let mut rows = TernaryRows::zeroed(1, GROUP);
+        for (bits, scale_type) in [
+            (0x7C00u16, ScaleType::F16),
+            (0xFC00, ScaleType::F16),
+            (0x7E00, ScaleType::F16),
+            (0x7F80, ScaleType::Bf16),
+            (0x7FC0, ScaleType::Bf16),
+            (0x4780, ScaleType::Bf16),
+        ] {
+            let (s, bias) = (bits.to_le_bytes(), (bits ^ 0x8000).to_le_bytes());
+            let pack = row(&CODES, &s, &bias, scale_type);
+            assert!(decode(pack, &mut rows).is_err(), "0x{bits:04X}");
+            let finite = bits == 0x4780;
+            assert_eq!(
+                dequantize_row(pack, &mut [0.0; GROUP]).is_ok(),
+                finite,
+                "0x{bits:04X}"
+            );
+        }
+    }
+
+    #[test]
+    fn parts_of_another_size_are_refused() {
+        let mut rows = TernaryRows::zeroed(1, GROUP);
+        let two = [0; 2];
+        for (weight, scales, biases) in [
+            (&CODES[..31], &two[..], &two[..]),
+            (&CODES[..], &two[..1], &two[..]),
+            (&CODES[..], &two[..], &[0; 4][..]),
+        ] {
+            let pack = Rows {
+                weight,
+                scales,
+                biases,
+                scale_type: ScaleType::F16,
+            };
+            assert!(decode(pack, &mut rows).is_err());
+            assert!(dequantize_row(pack, &mut [0.0; GROUP]).is_err());
+        }
+    }
+}

@@ -113,3 +113,49 @@ pub(crate) fn check_len(bytes: &[u8], expected: usize) -> Result<(), Fault> {
         found: format!("{}", bytes.len()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1.5 in fp16 is 0x3E00; codes 0, 1, 2, 3 repeated are byte 0b11_10_01_00.
+    fn golden() -> Vec<u8> {
+        let mut block = vec![0x00, 0x3E];
+        block.extend([0xE4; 31]);
+        block.push(0b01_01_01_10);
+        block
+    }
+
+    #[test]
+    fn a_block_by_hand() {
+        let mut rows = TernaryRows::zeroed(1, GROUP);
+        decode(&golden(), &mut rows).unwrap();
+        assert_eq!(rows.row_scales(0), [f16::from_f32(1.5)]);
+        let mut values = [0.0; GROUP];
+        rows.dequantize_row(0, &mut values);
+        assert_eq!(values[..4], [-1.5, 0.0, 1.5, 3.0]);
+        assert_eq!(values[124..], [1.5, 0.0, 0.0, 0.0]);
+        let mut bytes = vec![0; BLOCK_BYTES];
+        encode(&rows, &mut bytes);
+        assert_eq!(bytes, golden());
+    }
+
+    #[test]
+    fn code_3_is_found_in_its_group() {
+        let mut rows = TernaryRows::zeroed(2, 256);
+        assert_eq!(first_code_3(&rows), None);
+        rows.set_code(1, 130, 3);
+        assert_eq!(first_code_3(&rows), Some(3));
+        rows.set_code(1, 127, 3);
+        assert_eq!(first_code_3(&rows), Some(2));
+    }
+
+    #[test]
+    fn bytes_of_another_size_are_refused() {
+        let mut rows = TernaryRows::zeroed(2, GROUP);
+        for len in [0, 33, 67, 69] {
+            let fault = decode(&vec![0; len], &mut rows).unwrap_err();
+            assert!(fault.to_string().contains("68 bytes in all"), "{fault}");
+        }
+    }
+}

@@ -23,28 +23,30 @@ use crate::{Fault, GROUP, TernaryRows};
 /// Bytes of one block.
 pub const BLOCK_BYTES: usize = 28;
 
-/// The runs of bytes: first byte, bytes, first weight, digits per byte.
-const RUNS: [(usize, usize, usize, usize); 3] = [(0, 16, 0, 5), (16, 8, 80, 5), (24, 2, 120, 4)];
-
-/// `BYTE_OF[v]`: the byte of the five-digit base-3 number `v`.
-const BYTE_OF: [u8; 243] = {
-    let mut table = [0; 243];
-    let mut v = 0;
-    while v < 243 {
-        table[v] = (256 * v).div_ceil(243) as u8;
-        v += 1;
-    }
-    table
-};
-
 /// `DIGITS[byte]`: how many digits the encoder may have put into `byte`: 0 (none,
 /// it never writes it), 5, or 4 (also a possible byte of five digits).
 const DIGITS: [u8; 256] = {
     let mut table = [0; 256];
     let mut v = 0;
     while v < 243 {
-        table[BYTE_OF[v] as usize] = if v % 3 == 0 { 4 } else { 5 };
+        table[byte_of(v) as usize] = if v % 3 == 0 { 4 } else { 5 };
         v += 1;
+    }
+    table
+};
+
+/// `SPREAD[byte]`: the digits of a byte, digit `n` in byte `n` of the word.
+const SPREAD: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut rest, mut n) = (byte as u64, 0);
+        while n < 5 {
+            table[byte] |= ((3 * rest) >> 8) << (8 * n);
+            rest = 3 * rest % 256;
+            n += 1;
+        }
+        byte += 1;
     }
     table
 };
@@ -68,23 +70,22 @@ pub fn encode(rows: &TernaryRows, out: &mut [u8]) -> Result<(), Fault> {
     let (groups, _) = rows.codes().as_chunks::<{ GROUP / 4 }>();
     let (blocks, _) = out.as_chunks_mut::<BLOCK_BYTES>();
     for ((block, codes), scale) in blocks.iter_mut().zip(groups).zip(rows.scales()) {
-        let mut digits = [0; GROUP];
-        for (four, byte) in digits.as_chunks_mut::<4>().0.iter_mut().zip(codes) {
-            *four = [byte & 3, (byte >> 2) & 3, (byte >> 4) & 3, byte >> 6];
-        }
-        for (byte0, n_bytes, weight0, n_digits) in RUNS {
-            for i in 0..n_bytes {
-                let mut v = 0;
-                for n in 0..5 {
-                    let digit = if n < n_digits {
-                        digits[weight0 + i + n_bytes * n]
-                    } else {
-                        0
-                    };
-                    v = 3 * v + usize::from(digit);
-                }
-                block[byte0 + i] = BYTE_OF[v];
-            }
+        let byte = |at: usize| u32::from(codes[at]);
+        let mut numbers = [0; 28];
+        put_numbers(
+            [0, 4, 8, 12, 16].map(|at| {
+                u32::from_le_bytes([codes[at], codes[at + 1], codes[at + 2], codes[at + 3]])
+            }),
+            &mut numbers[..16],
+        );
+        put_numbers(
+            [20, 22, 24, 26, 28].map(|at| byte(at) | (byte(at + 1) << 8)),
+            &mut numbers[16..24],
+        );
+        let [a, b] = [byte(30), byte(31)];
+        put_numbers([a & 15, a >> 4, b & 15, b >> 4, 0], &mut numbers[24..]);
+        for (out, v) in block.iter_mut().zip(numbers) {
+            *out = byte_of(v);
         }
         block[26..].copy_from_slice(&scale.to_le_bytes());
     }
@@ -103,25 +104,54 @@ pub fn decode(bytes: &[u8], rows: &mut TernaryRows) -> Result<(), Fault> {
     let (groups, _) = codes.as_chunks_mut::<{ GROUP / 4 }>();
     let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
     for (block, (codes, scale)) in blocks.iter().zip(groups.iter_mut().zip(scales.iter_mut())) {
-        let mut digits = [0; GROUP];
-        for (byte0, n_bytes, weight0, n_digits) in RUNS {
-            for (n, power) in [1, 3, 9, 27, 81].into_iter().enumerate().take(n_digits) {
-                for i in 0..n_bytes {
-                    digits[weight0 + n_bytes * n + i] = digit(block[byte0 + i], power);
-                }
+        for (q, bytes) in block[..16].as_chunks::<4>().0.iter().enumerate() {
+            for (n, byte) in digits(*bytes).into_iter().enumerate() {
+                codes[4 * n + q] = byte;
             }
         }
-        for (byte, four) in codes.iter_mut().zip(digits.as_chunks::<4>().0) {
-            *byte = four[0] | (four[1] << 2) | (four[2] << 4) | (four[3] << 6);
+        for (q, bytes) in block[16..24].as_chunks::<4>().0.iter().enumerate() {
+            for (n, byte) in digits(*bytes).into_iter().enumerate() {
+                codes[20 + 2 * n + q] = byte;
+            }
         }
+        let [a, b, c, d, _] = digits([block[24], block[25], 0, 0]);
+        codes[30] = a | (b << 4);
+        codes[31] = c | (d << 4);
         *scale = f16::from_le_bytes([block[26], block[27]]);
     }
     check_finite(scales)
 }
 
+/// Four weights side by side in a code byte are the same digit of four bytes
+/// side by side: here digit `n` of the four is the code byte `[n]`.
 #[inline]
-fn digit(byte: u8, power: u8) -> u8 {
-    ((u16::from(byte.wrapping_mul(power)) * 3) >> 8) as u8
+fn digits(bytes: [u8; 4]) -> [u8; 5] {
+    let [a, b, c, d] = bytes.map(|byte| SPREAD[usize::from(byte)]);
+    let [x, y, z, u, v, ..] = (a | (b << 2) | (c << 4) | (d << 6)).to_le_bytes();
+    [x, y, z, u, v]
+}
+
+/// The reverse of [`digits`], for up to four times four bytes at once: byte `q`
+/// of `columns[n]` is the code byte with digit `n` of the numbers `4 q ..`.
+#[inline]
+fn put_numbers(columns: [u32; 5], out: &mut [u8]) {
+    let numbers = [0, 2, 4, 6].map(|shift| {
+        let digit = |column: u32| (column >> shift) & 0x0303_0303;
+        // At most 242 in each byte.
+        let sum = columns
+            .iter()
+            .fold(0, |v: u32, column| 3 * v + digit(*column));
+        sum.to_le_bytes()
+    });
+    for (q, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        *out = numbers.map(|n| n[q]);
+    }
+}
+
+/// The byte of the five-digit base-3 number `v`: `v / 243` rounded up to 1/256.
+const fn byte_of(v: u8) -> u8 {
+    // 256 v = 243 v + 13 v stays within 16 bits.
+    v + (13 * v as u16).div_ceil(243) as u8
 }
 
 /// The first block with a byte that no encoder writes. Bytes after the last
@@ -136,4 +166,91 @@ pub fn first_noncanonical(bytes: &[u8]) -> Option<u64> {
                 || block[24..26].iter().any(|b| DIGITS[usize::from(*b)] != 4)
         })
         .map(|block| block as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The weight that digit `n` of byte `i` is, and the digit's code, as the
+    /// format's description has it: written apart from the codec.
+    fn weight_and_code(block: &[u8], i: usize, n: usize) -> (usize, u8) {
+        let weight = match i {
+            0..=15 => i + 16 * n,
+            16..=23 => 80 + (i - 16) + 8 * n,
+            _ => 120 + (i - 24) + 2 * n,
+        };
+        let q = u32::from(block[i]) * 3u32.pow(n as u32) % 256;
+        (weight, (3 * q / 256) as u8)
+    }
+
+    #[test]
+    fn every_quintet_and_quartet() {
+        for v in 0..243usize {
+            let trits: [u8; 5] = [81, 27, 9, 3, 1].map(|p| (v / p % 3) as u8);
+            let mut rows = TernaryRows::zeroed(1, GROUP);
+            for i in 0..26 {
+                for (n, trit) in trits.iter().enumerate().take(if i < 24 { 5 } else { 4 }) {
+                    let (weight, _) = weight_and_code(&[0; 28], i, n);
+                    rows.set_code(0, weight, *trit);
+                }
+            }
+            rows.set_scale(0, 0, f16::from_f32(1.5));
+            let mut block = [0; BLOCK_BYTES];
+            encode(&rows, &mut block).unwrap();
+            let byte_of = |v: usize| ((256.0 * v as f64 + 242.0) / 243.0).floor() as u8;
+            let (five, four) = (byte_of(v), byte_of(v - v % 3));
+            assert_eq!(block[..24], [five; 24], "v = {v}");
+            assert_eq!(block[24..26], [four; 2], "v = {v}");
+            assert_eq!(block[26..], [0x00, 0x3E]);
+            assert_eq!(first_noncanonical(&block), None);
+            let mut back = TernaryRows::zeroed(1, GROUP);
+            decode(&block, &mut back).unwrap();
+            assert_eq!(back, rows);
+        }
+    }
+
+    #[test]
+    fn all_bytes_decode_by_the_rule() {
+        for byte in 0..=255u8 {
+            let mut block = [byte; BLOCK_BYTES];
+            block[26..].copy_from_slice(&[0, 0]);
+            let mut rows = TernaryRows::zeroed(1, GROUP);
+            decode(&block, &mut rows).unwrap();
+            for i in 0..26 {
+                for n in 0..if i < 24 { 5 } else { 4 } {
+                    let (weight, code) = weight_and_code(&block, i, n);
+                    assert_eq!(rows.code(0, weight), code, "byte {byte}, digit {n}");
+                }
+            }
+            // Canonical is what the encoder gives back.
+            let mut again = [0; BLOCK_BYTES];
+            encode(&rows, &mut again).unwrap();
+            assert_eq!(
+                first_noncanonical(&block).is_none(),
+                again == block,
+                "byte {byte}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_block_of_a_byte_no_encoder_writes() {
+        let rows = TernaryRows::zeroed(1, 3 * GROUP);
+        let mut bytes = [0; 3 * BLOCK_BYTES];
+        encode(&rows, &mut bytes).unwrap();
+        // 2 is the image of v = 1, whose fifth digit is not 0; 1 is no image.
+        bytes[2 * BLOCK_BYTES + 25] = 2;
+        assert_eq!(first_noncanonical(&bytes), Some(2));
+        bytes[BLOCK_BYTES] = 1;
+        assert_eq!(first_noncanonical(&bytes), Some(1));
+    }
+
+    #[test]
+    fn code_3_is_refused() {
+        let mut rows = TernaryRows::zeroed(2, GROUP);
+        rows.set_code(1, 5, 3);
+        let fault = encode(&rows, &mut [0; 2 * BLOCK_BYTES]).unwrap_err();
+        assert_eq!((fault.unit, fault.index), ("group", 1));
+    }
 }

@@ -187,3 +187,150 @@ fn finite_bf16<const N: usize>(bytes: &[u8], what: &'static str) -> Result<[f32;
     }
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chunk of `kind` with 1.0 in every 16-bit place of `range`.
+    fn chunk(kind: ChunkKind, range: std::ops::Range<usize>) -> Vec<u8> {
+        let mut chunk = vec![0; kind.bytes()];
+        for pair in chunk[range].as_chunks_mut::<2>().0 {
+            *pair = bf16::ONE.to_le_bytes();
+        }
+        chunk
+    }
+
+    fn put(chunk: &mut [u8], at: usize, value: f32) {
+        chunk[at..at + 2].copy_from_slice(&bf16::from_f32(value).to_le_bytes());
+    }
+
+    fn values(kind: ChunkKind, chunk: &[u8]) -> Vec<f32> {
+        let mut out = vec![f32::NAN; ROW_BLOCK * COL_BLOCK];
+        dequantize(kind, chunk, &mut out).unwrap();
+        out
+    }
+
+    /// The places with a value other than `rest`, as (row, column, value).
+    fn others(values: &[f32], rest: f32) -> Vec<(usize, usize, f32)> {
+        let all = values.iter().enumerate();
+        all.filter(|(_, v)| **v != rest)
+            .map(|(i, v)| (i / COL_BLOCK, i % COL_BLOCK, *v))
+            .collect()
+    }
+
+    #[test]
+    fn kinds_by_size() {
+        assert_eq!(ChunkKind::from_bytes(5120), Ok(ChunkKind::Q4_1));
+        assert_eq!(ChunkKind::from_bytes(8704), Ok(ChunkKind::Q8));
+        assert_eq!(ChunkKind::from_bytes(4736), Ok(ChunkKind::Q4K));
+        for kind in [ChunkKind::Q4_1, ChunkKind::Q8, ChunkKind::Q4K] {
+            assert_eq!(ChunkKind::from_bytes(kind.bytes() as u64), Ok(kind));
+        }
+        for (bytes, what) in [
+            (1280, "Gemma"),
+            (2560, "GPT-OSS"),
+            (0, "unknown"),
+            (u64::MAX, ""),
+        ] {
+            let reason = ChunkKind::from_bytes(bytes).unwrap_err();
+            assert!(
+                reason.contains(what) && reason.contains(&bytes.to_string()),
+                "{reason}"
+            );
+        }
+        assert_eq!(chunk_shape(64, 1024), [2, 4, 5120]);
+        assert_eq!(chunk_shape(32, 384), [1, 2, 5120]);
+    }
+
+    #[test]
+    fn q4_1_values() {
+        let mut c = chunk(ChunkKind::Q4_1, 0..512);
+        c[512 + 2 * (2 * 32 + 5)..][..2].copy_from_slice(&bf16::ONE.to_le_bytes());
+        // Row 3, column 37 is nibble 595: the high one of byte 297.
+        c[1024 + 297] = 0xF0;
+        // Row 31, column 255 is the last.
+        c[5119] = 0x80;
+        let mut expected: Vec<_> = (64..96).map(|k| (5, k, 1.0)).collect();
+        expected.insert(0, (3, 37, 15.0));
+        expected.push((31, 255, 8.0));
+        assert_eq!(others(&values(ChunkKind::Q4_1, &c), 0.0), expected);
+        assert_eq!(ChunkKind::Q4_1.of_tensor(&c), ChunkKind::Q4_1);
+    }
+
+    #[test]
+    fn q4_0_values_are_signed() {
+        let mut c = chunk(ChunkKind::Q4_0, 0..512);
+        put(&mut c, 2 * (32 + 3), 0.5);
+        c[1024 + 297] = 0xF0;
+        c[5119] = 0x80;
+        c[1024] = 0x07;
+        let kind = ChunkKind::Q4_1.of_tensor(&c);
+        assert_eq!(kind, ChunkKind::Q4_0);
+        assert_eq!(
+            others(&values(kind, &c), 0.0),
+            [(0, 0, 7.0), (3, 37, -0.5), (31, 255, -8.0)]
+        );
+    }
+
+    #[test]
+    fn q8_values() {
+        let mut c = chunk(ChunkKind::Q8, 0..512);
+        put(&mut c, 2 * (32 + 3), 0.5);
+        c[512 + 595] = 0xFF;
+        c[8703] = 0x80;
+        c[512 + 4096] = 127;
+        assert_eq!(
+            others(&values(ChunkKind::Q8, &c), 0.0),
+            [(3, 37, -0.5), (16, 0, 127.0), (31, 255, -128.0)]
+        );
+    }
+
+    #[test]
+    fn q4_k_values() {
+        let mut c = chunk(ChunkKind::Q4K, 4608..4736);
+        // Row 3, columns 32..64: scale 200, min 7; the row's factors 2 and -0.5.
+        c[32 + 3] = 200;
+        c[256 + 32 + 3] = 7;
+        put(&mut c, 4608 + 6, 2.0);
+        put(&mut c, 4672 + 6, -0.5);
+        // Row 3, column 37: the high nibble of byte 37 * 16 + 1.
+        c[512 + 593] = 0x90;
+        let mut expected: Vec<_> = (32..64).map(|k| (3, k, -3.5)).collect();
+        expected[5].2 = 2.0 * 200.0 * 9.0 - 3.5;
+        assert_eq!(others(&values(ChunkKind::Q4K, &c), 0.0), expected);
+    }
+
+    #[test]
+    fn infinities_and_nan_are_refused_in_every_kind() {
+        for (kind, at, unit, index) in [
+            (ChunkKind::Q4_1, 2 * 255, "scale", 255),
+            (ChunkKind::Q4_1, 512, "minimum", 0),
+            (ChunkKind::Q4_0, 2 * 7, "scale", 7),
+            (ChunkKind::Q8, 2 * 7, "scale", 7),
+            (ChunkKind::Q4K, 4608 + 2, "row scale", 1),
+            (ChunkKind::Q4K, 4672 + 62, "row minimum", 31),
+        ] {
+            for bits in [0x7F80u16, 0xFF80, 0x7FC0] {
+                let mut c = vec![0; kind.bytes()];
+                c[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+                let fault = dequantize(kind, &c, &mut [0.0; 8192]).unwrap_err();
+                assert_eq!((fault.unit, fault.index), (unit, index));
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_of_another_size_are_refused() {
+        for kind in [
+            ChunkKind::Q4_1,
+            ChunkKind::Q4_0,
+            ChunkKind::Q8,
+            ChunkKind::Q4K,
+        ] {
+            for len in [0, kind.bytes() - 1, kind.bytes() + 1] {
+                assert!(dequantize(kind, &vec![0; len], &mut [0.0; 8192]).is_err());
+            }
+        }
+    }
+}

@@ -69,7 +69,8 @@ pub fn nearest(s: f64) -> f64 {
     // The grid's step at `s` has the exponent max(exponent(s) - 7, -24). Adding
     // 1.5 * 2^52 steps leaves no bits below the step, rounded half to even;
     // subtracting the same is exact.
-    let step = ((s.to_bits() >> MANTISSA_BITS).max(FINEST_STEP + 7) - 7) << MANTISSA_BITS;
+    let exponent = (s.to_bits() >> MANTISSA_BITS) & 0x7FF;
+    let step = (exponent.max(FINEST_STEP + 7) - 7) << MANTISSA_BITS;
     let shift = f64::from_bits(step) * 6_755_399_441_055_744.0;
     (s + shift) - shift
 }
@@ -90,4 +91,131 @@ pub fn to_bf16_exact(s: f16) -> Option<bf16> {
 pub fn from_bf16_exact(s: bf16) -> Option<f16> {
     let narrow = f16::from_f32(s.to_f32());
     (narrow.is_finite() && narrow.to_f32().to_bits() == s.to_f32().to_bits()).then_some(narrow)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The grid in ascending order with the first value past it, by definition:
+    /// fp16 values whose integer in units of 2^-24 has at most 8 significant bits.
+    fn grid() -> Vec<f64> {
+        let mut grid: Vec<f64> = (0..0x7C00)
+            .map(|bits| f16::from_bits(bits).to_f64())
+            .filter(|value| {
+                let units = (value * 2f64.powi(24)) as u64;
+                units == 0 || units >> units.trailing_zeros() < 256
+            })
+            .collect();
+        grid.push(65536.0);
+        grid
+    }
+
+    #[test]
+    fn membership_of_every_fp16_pattern() {
+        let mut positive = 0;
+        for bits in 0..=u16::MAX {
+            let s = f16::from_bits(bits);
+            let units = (s.to_f64().abs() * 2f64.powi(24)) as u64;
+            let expected = s.is_finite() && (units == 0 || units >> units.trailing_zeros() < 256);
+            assert_eq!(on_grid(s), expected, "{bits:#06X}");
+            // On the grid and exact in bf16 is the same.
+            assert_eq!(to_bf16_exact(s).is_some(), expected, "{bits:#06X}");
+            if let Some(wide) = to_bf16_exact(s) {
+                assert_eq!(wide.to_f64(), s.to_f64());
+                assert_eq!(from_bf16_exact(wide).map(f16::to_bits), Some(bits));
+            }
+            positive += u32::from(expected && s > f16::ZERO);
+        }
+        assert_eq!(positive, 4351);
+        assert_eq!(grid().iter().rev().nth(1), Some(&f64::from(MAX)));
+    }
+
+    #[test]
+    fn bf16_without_an_fp16_equal() {
+        for bits in 0..=u16::MAX {
+            let s = bf16::from_bits(bits);
+            let expected = s.is_finite() && f16::from_f64(s.to_f64()).to_f64() == s.to_f64();
+            assert_eq!(from_bf16_exact(s).is_some(), expected, "{bits:#06X}");
+        }
+    }
+
+    /// The nearest grid value by search; a tie goes to the even place in the
+    /// grid, which is the even significand. 65536 stands for overflow.
+    fn by_search(grid: &[f64], s: f64) -> f64 {
+        let above = grid.partition_point(|g| *g < s).min(grid.len() - 1).max(1);
+        let (low, high) = (grid[above - 1], grid[above]);
+        let middle = low + (high - low) / 2.0;
+        if s < middle || (s == middle && above % 2 == 1) {
+            low
+        } else {
+            high
+        }
+    }
+
+    fn check(grid: &[f64], s: f64) {
+        let expected = by_search(grid, s);
+        let rounded = round_to_grid(s);
+        if expected == 65536.0 {
+            assert_eq!(rounded, None, "{s:e}");
+        } else {
+            assert_eq!(rounded.map(f16::to_f64), Some(expected), "{s:e}");
+            assert!(rounded.is_some_and(|s| on_grid(s) && s.is_sign_positive()));
+            assert_eq!(nearest(s), expected, "{s:e}");
+        }
+    }
+
+    #[test]
+    fn rounds_at_and_beside_every_value_and_midpoint() {
+        let grid = grid();
+        for pair in grid.windows(2) {
+            for s in [pair[0], pair[0] + (pair[1] - pair[0]) / 2.0, pair[1]] {
+                check(&grid, s.next_down().max(0.0));
+                check(&grid, s);
+                check(&grid, s.next_up());
+            }
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range() {
+        assert_eq!(round_to_grid(65407.99).map(f16::to_f32), Some(MAX));
+        assert_eq!(
+            round_to_grid(OVERFLOW.next_down()).map(f16::to_f32),
+            Some(MAX)
+        );
+        for s in [
+            OVERFLOW,
+            65536.0,
+            f64::MAX,
+            f64::INFINITY,
+            f64::NAN,
+            -1.0,
+            -f64::MIN_POSITIVE,
+        ] {
+            assert_eq!(round_to_grid(s), None, "{s}");
+        }
+        for s in [0.0, -0.0, f64::MIN_POSITIVE, 5e-324, 2f64.powi(-25)] {
+            assert_eq!(round_to_grid(s).map(f16::to_bits), Some(0), "{s:e}");
+        }
+        assert_eq!(
+            round_to_grid(2f64.powi(-25).next_up()).map(f16::to_bits),
+            Some(1)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_to_the_nearest(exponent in -40.0..17.0f64) {
+            check(&grid(), exponent.exp2());
+        }
+
+        #[test]
+        fn rounding_is_monotonic(a in 0.0..70000.0f64, b in 0.0..70000.0f64) {
+            let of = |s| round_to_grid(s).map_or(f32::INFINITY, f16::to_f32);
+            prop_assert!(of(a.min(b)) <= of(a.max(b)));
+        }
+    }
 }

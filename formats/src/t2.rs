@@ -196,3 +196,74 @@ pub fn pool_order(
     Ok((0..rows / ROW_BLOCK * n_col_blocks)
         .map(move |c| (2 * (c / per_band) + c % 2) * n_col_blocks + c % per_band / 2))
 }
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn one_code_lands_where_the_reference_packer_puts_it() {
+        for ((r, k), byte, value) in [
+            ((0, 0), 128, 0x02),
+            ((1, 0), 129, 0x02),
+            ((16, 0), 128, 0x20),
+            ((0, 1), 136, 0x02),
+            ((15, 255), 2175, 0x08),
+            ((31, 255), 2175, 0x80),
+            ((3, 37), 427, 0x02),
+        ] {
+            let mut rows = TernaryRows::zeroed(ROW_BLOCK, COL_BLOCK);
+            rows.parts_mut().0.fill(0);
+            rows.set_code(r, k, 2);
+            let mut expected = [0; PAYLOAD_BYTES];
+            expected[byte] = value;
+            let mut tile = [0xFF; PAYLOAD_BYTES];
+            pack(&rows, Stride::Packed, &mut tile).unwrap();
+            assert_eq!(tile, expected, "({r}, {k})");
+        }
+    }
+
+    #[test]
+    fn scales_stand_by_half_and_row() {
+        let mut rows = TernaryRows::zeroed(ROW_BLOCK, COL_BLOCK);
+        rows.set_scale(5, 1, f16::from_f32(-1.5));
+        rows.set_scale(6, 0, f16::NEG_ZERO);
+        let mut tile = [0; PAYLOAD_BYTES];
+        pack(&rows, Stride::Packed, &mut tile).unwrap();
+        let mut expected = [0; SCALE_BYTES];
+        expected[2 * (32 + 5)..][..2].copy_from_slice(&[0xC0, 0xBF]);
+        assert_eq!(tile[..SCALE_BYTES], expected);
+    }
+
+    #[test]
+    fn the_engines_order_of_tiles() {
+        let order: Vec<_> = pool_order(64, 1024).unwrap().collect();
+        assert_eq!(order, [0, 4, 1, 5, 2, 6, 3, 7]);
+        let order: Vec<_> = pool_order(128, 512).unwrap().collect();
+        assert_eq!(order, [0, 2, 1, 3, 4, 6, 5, 7]);
+        let mut order: Vec<_> = pool_order(1024, 5120).unwrap().collect();
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..640));
+        assert!(pool_order(96, 1024).is_err() && pool_order(64, 1152).is_err());
+    }
+
+    #[test]
+    fn damaged_tiles_are_refused_and_named() {
+        let mut rows = TernaryRows::zeroed(ROW_BLOCK, 512);
+        for (stride, at, byte) in [
+            (Stride::Packed, 2175, 0xC0),
+            (Stride::Padded, 128, 0x03),
+            // The high byte of a scale: 0x7F00 is past fp16, 0xFF00 too.
+            (Stride::Padded, 1, 0x7F),
+            (Stride::Packed, 127, 0xFF),
+        ] {
+            let mut bytes = vec![0; 2 * stride.bytes()];
+            assert_eq!(unpack(&bytes, stride, &mut rows), Ok(()));
+            bytes[stride.bytes() + at] = byte;
+            let fault = unpack(&bytes, stride, &mut rows).unwrap_err();
+            assert_eq!((fault.unit, fault.index), ("chunk", 1));
+        }
+    }
+}

@@ -235,3 +235,125 @@ fn describe(value: &Value) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> Value {
+        json!({
+            "schema_version": 2,
+            "model_type": "prism_hadamard_qwen35",
+            "base_model_type": "qwen3_5",
+            "quantization": {"bits": 2, "group_size": 128, "mode": "affine"},
+            "components": {"vision": true},
+            "modules": [
+                {"path": "model.embed_tokens", "dtype": "float16", "block": 1024, "embedding": true},
+                {"path": "lm_head", "dtype": "float16", "block": 0, "embedding": false}
+            ],
+            "text_config": {"hidden_size": 5120}
+        })
+    }
+
+    fn parse(value: &Value) -> Result<PackConfig, Error> {
+        PackConfig::parse("config.json", value.to_string().as_bytes())
+    }
+
+    #[test]
+    fn modules_and_prefix() {
+        let pack = parse(&config()).unwrap();
+        assert_eq!(pack.prefix(), "language_model.");
+        let [embed, head] = &pack.modules[..] else {
+            panic!("{pack:?}")
+        };
+        assert_eq!(
+            *embed,
+            PackModule {
+                path: "model.embed_tokens".into(),
+                dtype: ScaleType::F16,
+                block: 1024,
+                embedding: true
+            }
+        );
+        assert_eq!((head.block, head.embedding), (0, false));
+        for falsy in [json!(false), json!(null), json!({}), json!(0)] {
+            let mut config = config();
+            config["components"]["vision"] = falsy;
+            assert_eq!(parse(&config).unwrap().prefix(), "");
+        }
+    }
+
+    #[test]
+    fn what_is_optional() {
+        let mut config = config();
+        let root = config.as_object_mut().unwrap();
+        for key in [
+            "schema_version",
+            "base_model_type",
+            "components",
+            "text_config",
+        ] {
+            root.remove(key);
+        }
+        root["quantization"].as_object_mut().unwrap().remove("mode");
+        assert!(!parse(&config).unwrap().vision);
+    }
+
+    #[test]
+    fn wrong_values_are_named_by_key() {
+        for (pointer, value, key) in [
+            ("/model_type", json!("qwen3_5"), "model_type"),
+            ("/base_model_type", json!(3), "base_model_type"),
+            ("/schema_version", json!(3), "schema_version"),
+            ("/quantization", json!([]), "quantization"),
+            ("/quantization/bits", json!(4), "quantization.bits"),
+            (
+                "/quantization/group_size",
+                json!(64),
+                "quantization.group_size",
+            ),
+            ("/quantization/mode", json!("mxfp4"), "quantization.mode"),
+            ("/components", json!(1), "components"),
+            ("/modules", json!({}), "modules"),
+            ("/modules/1", json!("x"), "modules[1]"),
+            ("/modules/1/path", json!(""), "modules[1].path"),
+            (
+                "/modules/1/path",
+                json!("model.embed_tokens"),
+                "modules[1].path",
+            ),
+            ("/modules/1/dtype", json!("int8"), "modules[1].dtype"),
+            ("/modules/1/block", json!(1000), "modules[1].block"),
+            ("/modules/1/block", json!(-1), "modules[1].block"),
+            ("/modules/1/embedding", json!("no"), "modules[1].embedding"),
+        ] {
+            let mut config = config();
+            *config.pointer_mut(pointer).unwrap() = value;
+            match parse(&config) {
+                Err(Error::Key { key: named, .. }) => assert_eq!(named, key),
+                other => panic!("{pointer}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn missing_keys_are_found_nothing() {
+        for key in ["model_type", "quantization", "modules"] {
+            let mut config = config();
+            config.as_object_mut().unwrap().remove(key);
+            let message = parse(&config).unwrap_err().to_string();
+            assert!(
+                message.contains(key) && message.contains("found nothing"),
+                "{message}"
+            );
+        }
+        for text in ["", "[]", "{", "null", "\u{0}"] {
+            let error = PackConfig::parse("config.json", text.as_bytes()).unwrap_err();
+            assert!(matches!(error, Error::Structure { .. }), "{error}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(PackConfig::parse("config.json", deep.as_bytes()).is_err());
+    }
+}

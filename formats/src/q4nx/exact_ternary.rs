@@ -330,3 +330,158 @@ pub(crate) fn check_shape(rows: &TernaryRows) -> Result<(), Fault> {
 pub(crate) fn chunk_count(rows: &TernaryRows) -> usize {
     rows.rows() / ROW_BLOCK * (rows.cols() / COL_BLOCK)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Content, classify};
+    use super::*;
+
+    fn chunk_of(rows: &TernaryRows) -> Vec<u8> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        encode(rows, &mut chunk).unwrap();
+        chunk
+    }
+
+    /// One tile, all codes 1, scales 1.0.
+    fn ones() -> TernaryRows {
+        let mut rows = TernaryRows::zeroed(ROW_BLOCK, COL_BLOCK);
+        rows.parts_mut().1.fill(f16::ONE);
+        rows
+    }
+
+    #[test]
+    fn one_code_lands_where_the_reference_packer_puts_it() {
+        for ((r, k), byte, value) in [
+            ((0, 0), 1024, 0x02),
+            ((1, 0), 1024, 0x20),
+            ((16, 0), 3072, 0x02),
+            ((0, 1), 1032, 0x02),
+            ((15, 255), 3071, 0x20),
+            ((31, 255), 5119, 0x20),
+            ((3, 37), 1321, 0x20),
+        ] {
+            let mut rows = TernaryRows::zeroed(ROW_BLOCK, COL_BLOCK);
+            rows.parts_mut().0.fill(0);
+            rows.set_code(r, k, 2);
+            let chunk = chunk_of(&rows);
+            for (at, found) in chunk.iter().enumerate().skip(1024) {
+                assert_eq!(
+                    *found,
+                    if at == byte { value } else { 0 },
+                    "({r}, {k}) byte {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_zero_tile_is_not_taken_for_signed_q4_0() {
+        let mut rows = TernaryRows::zeroed(ROW_BLOCK, COL_BLOCK);
+        for zero in [f16::ZERO, f16::NEG_ZERO] {
+            rows.parts_mut().1.fill(zero);
+            let chunk = chunk_of(&rows);
+            assert_eq!(chunk[..512], [0; 512]);
+            assert!(
+                chunk[512..1024]
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .all(|m| *m == [0x00, 0x80])
+            );
+            assert_eq!(classify(&chunk), Content::ExactTernary);
+            let mut trap = chunk.clone();
+            trap[512..1024].fill(0);
+            assert_eq!(classify(&trap), Content::Q4_0);
+            assert!(decode(&trap, &mut rows).is_err());
+        }
+    }
+
+    #[test]
+    fn what_the_engines_refuse_is_refused_and_named() {
+        let good = chunk_of(&ones());
+        let mut rows = ones();
+        for (at, byte, expected, found) in [
+            // d of row 3, group 5: not that of group 4.
+            (2 * (5 * 32 + 3), 1, "one scale", "at row 3, columns 160.."),
+            // m of row 0, group 0.
+            (
+                512,
+                1,
+                "negated",
+                "scale bits 0x3F80 with minimum bits 0xBF81 at row 0",
+            ),
+            // Nibbles of rows 0 and 1, column 1; of rows 30 and 31, column 255.
+            (1032, 0x13, "ternary codes", "code 3 at row 0, column 1"),
+            (5119, 0x41, "ternary codes", "code 4 at row 31, column 255"),
+        ] {
+            let mut chunk = good.clone();
+            chunk[at] = if at < 1024 { chunk[at] ^ byte } else { byte };
+            assert_eq!(classify(&chunk), Content::Q4_1);
+            let fault = decode(&[good.clone(), chunk].concat(), &mut {
+                let mut two = TernaryRows::zeroed(2 * ROW_BLOCK, COL_BLOCK);
+                two.parts_mut().1.fill(f16::ONE);
+                two
+            })
+            .unwrap_err();
+            assert_eq!((fault.unit, fault.index), ("chunk", 1));
+            let message = fault.to_string();
+            assert!(
+                message.contains(expected) && message.contains(found),
+                "{message}"
+            );
+        }
+        assert_eq!(decode(&good, &mut rows), Ok(()));
+        assert_eq!(rows, ones());
+    }
+
+    #[test]
+    fn scales_that_fp16_does_not_hold_are_refused() {
+        // 2^-24 and 65280 are the ends of the grid; 2^-25 and 65536 lie past it.
+        for (bits, good) in [
+            (0x3380u16, true),
+            (0x3300, false),
+            (0x477F, true),
+            (0x4780, false),
+            (0xC77F, true),
+            (0x7C00, false),
+            (0xFC00, false),
+            (0x7E00, false),
+            (0x7F80, false),
+            (0xFF80, false),
+            (0x7FC0, false),
+        ] {
+            let mut chunk = chunk_of(&ones());
+            for i in 0..256 {
+                chunk[2 * i..2 * i + 2].copy_from_slice(&bits.to_le_bytes());
+                chunk[512 + 2 * i..][..2].copy_from_slice(&(bits ^ SIGN).to_le_bytes());
+            }
+            let mut rows = ones();
+            let result = decode(&chunk, &mut rows);
+            assert_eq!(result.is_ok(), good, "0x{bits:04X}: {result:?}");
+            if good {
+                assert_eq!(rows.scales()[0].to_f64(), bf16::from_bits(bits).to_f64());
+                assert_eq!(chunk_of(&rows), chunk);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let mut rows = TernaryRows::zeroed(64, 512);
+        let mut out = vec![0; 4 * CHUNK_BYTES];
+        rows.set_scale(33, 2, f16::from_bits(0x3C01));
+        let fault = encode(&rows, &mut out).unwrap_err();
+        assert_eq!((fault.unit, fault.index), ("group", 33 * 4 + 2));
+        rows.set_scale(33, 2, f16::INFINITY);
+        assert!(encode(&rows, &mut out).is_err());
+        rows.set_scale(33, 2, f16::ONE);
+        assert_eq!(encode(&rows, &mut out), Ok(()));
+        rows.set_code(1, 0, 3);
+        assert_eq!(encode(&rows, &mut out).unwrap_err().index, 4);
+        for (n_rows, cols, what) in [(31, 256, "32 rows"), (32, 384, "256 columns")] {
+            let rows = TernaryRows::zeroed(n_rows, cols);
+            let fault = encode(&rows, &mut []).unwrap_err().to_string();
+            assert!(fault.contains(what), "{fault}");
+        }
+    }
+}
