@@ -7,8 +7,8 @@ use std::path::Path;
 use formats::Source;
 use sha2::{Digest, Sha256};
 
-use crate::observer::Observer;
 use crate::Error;
+use crate::observer::Observer;
 
 /// Bytes hashed per read.
 const RUN: usize = 1 << 20;

@@ -196,8 +196,7 @@ impl Output {
         let by_name: BTreeMap<&str, u64> =
             layout.tensors.iter().map(|t| (t.name.as_str(), t.offset)).collect();
         let bytes = if format == Format::Q4nx {
-            let mut mark =
-                PrismHadamard::unsigned(config, contents.rotation.block, folded);
+            let mut mark = PrismHadamard::unsigned(config, contents.rotation.block, folded);
             if let Some(signs) = contents.rotation.signs.get(&config.q_width()) {
                 mark.og_signs.clone_from(signs);
             }

@@ -90,7 +90,9 @@ impl Plan<'_> {
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(self.options.threads)
             .build()
-            .map_err(|e| Error::write("starting threads for", &self.drafter.path, std::io::Error::other(e)))?;
+            .map_err(|e| {
+                Error::write("starting threads for", &self.drafter.path, std::io::Error::other(e))
+            })?;
         let (input_sha256, tensors) = pool.install(|| self.convert(&pending, observer))?;
         for (output, pending) in self.outputs.iter().zip(&pending) {
             pending.write_at(0, &output.header(&self.lineage_digest(&input_sha256))?)?;
@@ -256,11 +258,8 @@ impl Plan<'_> {
 
 /// Input bytes of one unit.
 fn unit_bytes(tensor: &Tensor, unit: Unit) -> u64 {
-    let whole = if tensor.spec.role.is_matrix() {
-        tensor.spec.shape[0]
-    } else {
-        tensor.spec.parameters()
-    };
+    let whole =
+        if tensor.spec.role.is_matrix() { tensor.spec.shape[0] } else { tensor.spec.parameters() };
     (u128::from(tensor.byte_len()) * unit.count as u128 / u128::from(whole)) as u64
 }
 
@@ -402,7 +401,11 @@ impl<'a> Worker<'a> {
                     path: output.path.clone(),
                     format: output.format.name(),
                     expected: format!("`{}` exact in BF16", tensor.spec.name),
-                    found: format!("{} values in {} that are not", rounded.values, tensor.encoding.name()),
+                    found: format!(
+                        "{} values in {} that are not",
+                        rounded.values,
+                        tensor.encoding.name()
+                    ),
                     hint: Some("use --round-scales to round them".into()),
                 });
             }
@@ -430,7 +433,10 @@ fn does_not_fit(tensor: &Tensor, fault: Fault, output: &crate::output::Output, b
         path: output.path.clone(),
         format: output.format.name(),
         expected: fault.expected,
-        found: format!("{} in {} {} of `{}`", fault.found, fault.unit, fault.index, tensor.spec.name),
+        found: format!(
+            "{} in {} {} of `{}`",
+            fault.found, fault.unit, fault.index, tensor.spec.name
+        ),
         hint: (output.format == crate::output::Format::Q4nx && fault.unit == "group")
             .then(|| "use --round-scales if it is the scale".into()),
     }

@@ -128,11 +128,8 @@ impl<'a> Plan<'a> {
         let band = BAND_ROWS * widest;
         // Input bytes, codes and scales, and for each output its encoded band
         // (8 bytes per weight where it is rotated back).
-        let outputs: usize = self
-            .outputs
-            .iter()
-            .map(|o| if o.format.is_ternary() { band } else { 8 * band })
-            .sum();
+        let outputs: usize =
+            self.outputs.iter().map(|o| if o.format.is_ternary() { band } else { 8 * band }).sum();
         (self.options.threads * (4 * band + band / 2 + outputs) + (32 << 20)) as u64
     }
 }
@@ -164,10 +161,8 @@ fn refuse_float(drafter: &Drafter) -> Error {
 fn check_block(drafter: &Drafter, block: usize) -> Result<(), Error> {
     let widths = drafter.config.matrix_widths();
     let fits = |width: usize| width.is_multiple_of(block) && width.is_multiple_of(GROUP);
-    let Some(tensor) = drafter
-        .tensors
-        .iter()
-        .find(|t| t.spec.role.is_matrix() && !fits(t.spec.inputs() as usize))
+    let Some(tensor) =
+        drafter.tensors.iter().find(|t| t.spec.role.is_matrix() && !fits(t.spec.inputs() as usize))
     else {
         return Ok(());
     };
@@ -206,8 +201,7 @@ fn place_configs(outputs: &mut [Output], drafter: &Drafter) {
         let path = config_path(&output.path, drafter.config_path.as_deref());
         let Some(config) = &mut output.config else { continue };
         let clash = taken.iter().any(|(p, bytes)| *p == path && *bytes != config.bytes);
-        config.path =
-            if clash { output::named_config(&output.path) } else { path };
+        config.path = if clash { output::named_config(&output.path) } else { path };
         taken.push((config.path.clone(), config.bytes.clone()));
     }
 }
@@ -228,7 +222,9 @@ fn notes_on(rotation: &Rotation, config: &Config, outputs: &[Output]) -> Vec<Str
             .into_iter()
             .any(narrow)
     {
-        notes.push("OpenFlowLM reads rows in bands of 64; a matrix of this file has other rows".into());
+        notes.push(
+            "OpenFlowLM reads rows in bands of 64; a matrix of this file has other rows".into(),
+        );
     }
     notes
 }

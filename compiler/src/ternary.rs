@@ -196,12 +196,9 @@ mod tests {
             let fast = run(isa, values);
             match (&fast, &reference) {
                 (Ok(fast), Ok(reference)) => assert_eq!(fast, reference, "{:?}", isa.level()),
-                (fast, reference) => assert_eq!(
-                    format!("{fast:?}"),
-                    format!("{reference:?}"),
-                    "{:?}",
-                    isa.level()
-                ),
+                (fast, reference) => {
+                    assert_eq!(format!("{fast:?}"), format!("{reference:?}"), "{:?}", isa.level())
+                }
             }
         }
     }

@@ -22,11 +22,7 @@ fn sample() -> TernaryRows {
             rows.set_code(r, k, ((5 * r + 7 * k + 2 * (k / 16) + r / 8) % 3) as u8);
         }
         for g in 0..rows.groups_per_row() {
-            rows.set_scale(
-                r,
-                g,
-                f16::from_f32((1 + (3 * r + 5 * g) % 31) as f32 / 64.0),
-            );
+            rows.set_scale(r, g, f16::from_f32((1 + (3 * r + 5 * g) % 31) as f32 / 64.0));
         }
     }
     rows
@@ -74,24 +70,18 @@ fn pq2_0_encode(bencher: Bencher) {
 
 #[divan::bench]
 fn pq2_0_decode(bencher: Bencher) {
-    decode_from(bencher, PQ2_0, pq2_0::encode, |b, r| {
-        pq2_0::decode(b, r).expect("own bytes")
-    });
+    decode_from(bencher, PQ2_0, pq2_0::encode, |b, r| pq2_0::decode(b, r).expect("own bytes"));
 }
 
 #[divan::bench]
 fn ptq1_0_encode(bencher: Bencher) {
-    encode_into(bencher, PTQ1_0, |r, b| {
-        ptq1_0::encode(r, b).expect("ternary")
-    });
+    encode_into(bencher, PTQ1_0, |r, b| ptq1_0::encode(r, b).expect("ternary"));
 }
 
 #[divan::bench]
 fn ptq1_0_decode(bencher: Bencher) {
     let encode = |r: &TernaryRows, b: &mut [u8]| ptq1_0::encode(r, b).expect("ternary");
-    decode_from(bencher, PTQ1_0, encode, |b, r| {
-        ptq1_0::decode(b, r).expect("own bytes")
-    });
+    decode_from(bencher, PTQ1_0, encode, |b, r| ptq1_0::decode(b, r).expect("own bytes"));
 }
 
 #[divan::bench]
@@ -102,9 +92,7 @@ fn q4nx_encode(bencher: Bencher) {
 #[divan::bench]
 fn q4nx_decode(bencher: Bencher) {
     let encode = |r: &TernaryRows, b: &mut [u8]| q4nx::encode(r, b).expect("ternary");
-    decode_from(bencher, Q4NX, encode, |b, r| {
-        q4nx::decode(b, r).expect("own bytes")
-    });
+    decode_from(bencher, Q4NX, encode, |b, r| q4nx::decode(b, r).expect("own bytes"));
 }
 
 #[divan::bench]
@@ -113,19 +101,15 @@ fn q4nx_dequantize(bencher: Bencher) {
     let mut file = vec![0; Q4NX];
     q4nx::encode(&rows, &mut file).expect("ternary");
     let mut out = vec![0.0; q4nx::ROW_BLOCK * q4nx::COL_BLOCK];
-    bencher
-        .counter(BytesCount::new(q4nx::CHUNK_BYTES))
-        .bench_local(|| {
-            let chunk = divan::black_box(&file[..q4nx::CHUNK_BYTES]);
-            q4nx::dequantize(q4nx::ChunkKind::Q4_1, chunk, divan::black_box(&mut out))
-        });
+    bencher.counter(BytesCount::new(q4nx::CHUNK_BYTES)).bench_local(|| {
+        let chunk = divan::black_box(&file[..q4nx::CHUNK_BYTES]);
+        q4nx::dequantize(q4nx::ChunkKind::Q4_1, chunk, divan::black_box(&mut out))
+    });
 }
 
 #[divan::bench]
 fn t2_pack(bencher: Bencher) {
-    encode_into(bencher, T2, |r, b| {
-        t2::pack(r, t2::Stride::Packed, b).expect("ternary")
-    });
+    encode_into(bencher, T2, |r, b| t2::pack(r, t2::Stride::Packed, b).expect("ternary"));
 }
 
 #[divan::bench]
@@ -139,29 +123,18 @@ fn t2_unpack(bencher: Bencher) {
 /// Per call: 4096 values over the whole range.
 #[divan::bench]
 fn round_to_grid(bencher: Bencher) {
-    let values: Vec<f64> = (0..4096)
-        .map(|i| (f64::from(i) * 0.01 - 25.0).exp2())
-        .collect();
-    bencher
-        .counter(divan::counter::ItemsCount::new(values.len()))
-        .bench_local(|| {
-            let values = divan::black_box(&values);
-            values
-                .iter()
-                .filter_map(|s| scale::round_to_grid(*s))
-                .fold(0, |a, s| a ^ s.to_bits())
-        });
+    let values: Vec<f64> = (0..4096).map(|i| (f64::from(i) * 0.01 - 25.0).exp2()).collect();
+    bencher.counter(divan::counter::ItemsCount::new(values.len())).bench_local(|| {
+        let values = divan::black_box(&values);
+        values.iter().filter_map(|s| scale::round_to_grid(*s)).fold(0, |a, s| a ^ s.to_bits())
+    });
 }
 
 #[divan::bench]
 fn nearest_on_grid(bencher: Bencher) {
-    let values: Vec<f64> = (0..4096)
-        .map(|i| (f64::from(i) * 0.01 - 25.0).exp2())
-        .collect();
-    bencher
-        .counter(divan::counter::ItemsCount::new(values.len()))
-        .bench_local(|| {
-            let values = divan::black_box(&values);
-            values.iter().map(|s| scale::nearest(*s)).sum::<f64>()
-        });
+    let values: Vec<f64> = (0..4096).map(|i| (f64::from(i) * 0.01 - 25.0).exp2()).collect();
+    bencher.counter(divan::counter::ItemsCount::new(values.len())).bench_local(|| {
+        let values = divan::black_box(&values);
+        values.iter().map(|s| scale::nearest(*s)).sum::<f64>()
+    });
 }

@@ -101,10 +101,7 @@ impl Error {
     /// Wraps an I/O error with the path it happened on.
     #[must_use]
     pub fn io(path: impl AsRef<Path>, source: io::Error) -> Self {
-        Self::Io {
-            path: path.as_ref().to_path_buf(),
-            source,
-        }
+        Self::Io { path: path.as_ref().to_path_buf(), source }
     }
 
     /// The concrete next step for the user, where there is one.
@@ -139,11 +136,7 @@ impl Fault {
     /// The fault as an error of one tensor of one file.
     #[must_use]
     pub fn at(self, path: impl AsRef<Path>, tensor: impl Into<String>) -> Error {
-        Error::Contents {
-            path: path.as_ref().to_path_buf(),
-            tensor: tensor.into(),
-            fault: self,
-        }
+        Error::Contents { path: path.as_ref().to_path_buf(), tensor: tensor.into(), fault: self }
     }
 
     /// The same fault counted from `base` units earlier: a codec that was given

@@ -146,19 +146,14 @@ impl Description<'_> {
         let Self { dims, ty } = self;
         let found = || format!("{ty} {dims:?}");
         if dims.is_empty() || dims.len() > MAX_DIMS as usize {
-            return Err((
-                format!("1 to {MAX_DIMS} dimensions"),
-                format!("{}", dims.len()),
-            ));
+            return Err((format!("1 to {MAX_DIMS} dimensions"), format!("{}", dims.len())));
         }
         if dims.contains(&0) {
             return Err(("dimensions of at least 1".into(), found()));
         }
         if dims[0] % ty.block_values() != 0 {
-            let expected = format!(
-                "a first dimension in whole blocks of {} values",
-                ty.block_values()
-            );
+            let expected =
+                format!("a first dimension in whole blocks of {} values", ty.block_values());
             return Err((expected, found()));
         }
         dims.iter()
@@ -166,11 +161,6 @@ impl Description<'_> {
             .filter(|n| *n <= i64::MAX as u64)
             .and_then(|n| (n / ty.block_values()).checked_mul(ty.block_bytes()))
             .filter(|n| *n <= i64::MAX as u64)
-            .ok_or_else(|| {
-                (
-                    "a tensor smaller than 2^63 values and bytes".into(),
-                    found(),
-                )
-            })
+            .ok_or_else(|| ("a tensor smaller than 2^63 values and bytes".into(), found()))
     }
 }

@@ -73,12 +73,7 @@ pub fn decode(pack: Rows<'_>, rows: &mut TernaryRows) -> Result<(), Fault> {
     pack.check(rows.rows() * rows.cols())?;
     let (codes, scales) = rows.parts_mut();
     codes.copy_from_slice(pack.weight);
-    let pairs = pack
-        .scales
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .zip(pack.biases.as_chunks::<2>().0);
+    let pairs = pack.scales.as_chunks::<2>().0.iter().zip(pack.biases.as_chunks::<2>().0);
     for (group, (out, (s, bias))) in scales.iter_mut().zip(pairs).enumerate() {
         let fault = |expected: &str, found: String| Fault {
             unit: "group",
@@ -103,10 +98,7 @@ pub fn decode(pack: Rows<'_>, rows: &mut TernaryRows) -> Result<(), Fault> {
         if bias != negated && (bias | negated) & 0x7FFF != 0 {
             return Err(fault(
                 "a bias that is the negated scale (ternary)",
-                format!(
-                    "scale bits 0x{:04X} with bias bits 0x{bias:04X}",
-                    negated ^ 0x8000
-                ),
+                format!("scale bits 0x{:04X} with bias bits 0x{bias:04X}", negated ^ 0x8000),
             ));
         }
     }
@@ -125,12 +117,7 @@ pub fn decode(pack: Rows<'_>, rows: &mut TernaryRows) -> Result<(), Fault> {
 pub fn dequantize_row(pack: Rows<'_>, out: &mut [f32]) -> Result<(), Fault> {
     assert_eq!(out.len() % GROUP, 0);
     pack.check(out.len())?;
-    let pairs = pack
-        .scales
-        .as_chunks::<2>()
-        .0
-        .iter()
-        .zip(pack.biases.as_chunks::<2>().0);
+    let pairs = pack.scales.as_chunks::<2>().0.iter().zip(pack.biases.as_chunks::<2>().0);
     let groups = pack.weight.as_chunks::<{ GROUP / 4 }>().0.iter().zip(pairs);
     for (g, (out, (codes, (s, bias)))) in out.chunks_exact_mut(GROUP).zip(groups).enumerate() {
         let (s, bias) = (pack.scale_type.read(*s), pack.scale_type.read(*bias));
@@ -157,12 +144,7 @@ mod tests {
 
     /// One row of one group: codes 0, 1, 2, 0 repeated, with these 16 bits.
     fn row<'a>(codes: &'a [u8], s: &'a [u8; 2], bias: &'a [u8; 2], t: ScaleType) -> Rows<'a> {
-        Rows {
-            weight: codes,
-            scales: s,
-            biases: bias,
-            scale_type: t,
-        }
+        Rows { weight: codes, scales: s, biases: bias, scale_type: t }
     }
 
     const CODES: [u8; 32] = [0b00_10_01_00; 32];
@@ -170,18 +152,10 @@ mod tests {
     #[test]
     fn ternary_rows_in_both_scale_types() {
         for s in [1.5f32, -0.25] {
-            let (h, n) = (
-                f16::from_f32(s).to_le_bytes(),
-                f16::from_f32(-s).to_le_bytes(),
-            );
-            let (b, m) = (
-                bf16::from_f32(s).to_le_bytes(),
-                bf16::from_f32(-s).to_le_bytes(),
-            );
-            for pack in [
-                row(&CODES, &h, &n, ScaleType::F16),
-                row(&CODES, &b, &m, ScaleType::Bf16),
-            ] {
+            let (h, n) = (f16::from_f32(s).to_le_bytes(), f16::from_f32(-s).to_le_bytes());
+            let (b, m) = (bf16::from_f32(s).to_le_bytes(), bf16::from_f32(-s).to_le_bytes());
+            for pack in [row(&CODES, &h, &n, ScaleType::F16), row(&CODES, &b, &m, ScaleType::Bf16)]
+            {
                 let mut rows = TernaryRows::zeroed(1, GROUP);
                 decode(pack, &mut rows).unwrap();
                 let (mut exact, mut affine) = ([0.0; GROUP], [0.0; GROUP]);
@@ -198,10 +172,7 @@ mod tests {
         for (s, bias) in [(0, 0), (0, 0x80), (0x80, 0), (0x80, 0x80)] {
             let (s, bias) = ([0, s], [0, bias]);
             let mut rows = TernaryRows::zeroed(1, GROUP);
-            assert_eq!(
-                decode(row(&CODES, &s, &bias, ScaleType::F16), &mut rows),
-                Ok(())
-            );
+            assert_eq!(decode(row(&CODES, &s, &bias, ScaleType::F16), &mut rows), Ok(()));
         }
     }
 
@@ -237,11 +208,7 @@ mod tests {
             let pack = row(&CODES, &s, &bias, scale_type);
             assert!(decode(pack, &mut rows).is_err(), "0x{bits:04X}");
             let finite = bits == 0x4780;
-            assert_eq!(
-                dequantize_row(pack, &mut [0.0; GROUP]).is_ok(),
-                finite,
-                "0x{bits:04X}"
-            );
+            assert_eq!(dequantize_row(pack, &mut [0.0; GROUP]).is_ok(), finite, "0x{bits:04X}");
         }
     }
 
@@ -254,12 +221,7 @@ mod tests {
             (&CODES[..], &two[..1], &two[..]),
             (&CODES[..], &two[..], &[0; 4][..]),
         ] {
-            let pack = Rows {
-                weight,
-                scales,
-                biases,
-                scale_type: ScaleType::F16,
-            };
+            let pack = Rows { weight, scales, biases, scale_type: ScaleType::F16 };
             assert!(decode(pack, &mut rows).is_err());
             assert!(dequantize_row(pack, &mut [0.0; GROUP]).is_err());
         }

@@ -63,10 +63,7 @@ pub fn first_code_3(rows: &TernaryRows) -> Option<u64> {
     groups
         .iter()
         .position(|codes| {
-            codes
-                .iter()
-                .fold(0, |found, byte| found | (byte & (byte >> 1) & 0x55))
-                != 0
+            codes.iter().fold(0, |found, byte| found | (byte & (byte >> 1) & 0x55)) != 0
         })
         .map(|group| group as u64)
 }
@@ -92,11 +89,7 @@ pub(crate) fn check_finite(scales: &[f16]) -> Result<(), Fault> {
             unit: "group",
             index: index as u64,
             expected: "a finite scale".into(),
-            found: format!(
-                "fp16 bits 0x{:04X} ({})",
-                scales[index].to_bits(),
-                scales[index]
-            ),
+            found: format!("fp16 bits 0x{:04X} ({})", scales[index].to_bits(), scales[index]),
         }),
     }
 }

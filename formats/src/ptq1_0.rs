@@ -138,9 +138,7 @@ fn put_numbers(columns: [u32; 5], out: &mut [u8]) {
     let numbers = [0, 2, 4, 6].map(|shift| {
         let digit = |column: u32| (column >> shift) & 0x0303_0303;
         // At most 242 in each byte.
-        let sum = columns
-            .iter()
-            .fold(0, |v: u32, column| 3 * v + digit(*column));
+        let sum = columns.iter().fold(0, |v: u32, column| 3 * v + digit(*column));
         sum.to_le_bytes()
     });
     for (q, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -226,11 +224,7 @@ mod tests {
             // Canonical is what the encoder gives back.
             let mut again = [0; BLOCK_BYTES];
             encode(&rows, &mut again).unwrap();
-            assert_eq!(
-                first_noncanonical(&block).is_none(),
-                again == block,
-                "byte {byte}"
-            );
+            assert_eq!(first_noncanonical(&block).is_none(), again == block, "byte {byte}");
         }
     }
 

@@ -135,11 +135,7 @@ pub fn classify(chunk: &[u8]) -> Content {
 /// The shape of the tensor that holds a `rows` x `cols` matrix in 5120-byte chunks.
 #[must_use]
 pub fn chunk_shape(rows: usize, cols: usize) -> [u64; 3] {
-    [
-        (rows / ROW_BLOCK) as u64,
-        cols.div_ceil(COL_BLOCK) as u64,
-        CHUNK_BYTES as u64,
-    ]
+    [(rows / ROW_BLOCK) as u64, cols.div_ceil(COL_BLOCK) as u64, CHUNK_BYTES as u64]
 }
 
 /// Writes the weights of one chunk of any kind: `out` is `[32, 256]` row-major.
@@ -214,9 +210,7 @@ mod tests {
     /// The places with a value other than `rest`, as (row, column, value).
     fn others(values: &[f32], rest: f32) -> Vec<(usize, usize, f32)> {
         let all = values.iter().enumerate();
-        all.filter(|(_, v)| **v != rest)
-            .map(|(i, v)| (i / COL_BLOCK, i % COL_BLOCK, *v))
-            .collect()
+        all.filter(|(_, v)| **v != rest).map(|(i, v)| (i / COL_BLOCK, i % COL_BLOCK, *v)).collect()
     }
 
     #[test]
@@ -227,17 +221,9 @@ mod tests {
         for kind in [ChunkKind::Q4_1, ChunkKind::Q8, ChunkKind::Q4K] {
             assert_eq!(ChunkKind::from_bytes(kind.bytes() as u64), Ok(kind));
         }
-        for (bytes, what) in [
-            (1280, "Gemma"),
-            (2560, "GPT-OSS"),
-            (0, "unknown"),
-            (u64::MAX, ""),
-        ] {
+        for (bytes, what) in [(1280, "Gemma"), (2560, "GPT-OSS"), (0, "unknown"), (u64::MAX, "")] {
             let reason = ChunkKind::from_bytes(bytes).unwrap_err();
-            assert!(
-                reason.contains(what) && reason.contains(&bytes.to_string()),
-                "{reason}"
-            );
+            assert!(reason.contains(what) && reason.contains(&bytes.to_string()), "{reason}");
         }
         assert_eq!(chunk_shape(64, 1024), [2, 4, 5120]);
         assert_eq!(chunk_shape(32, 384), [1, 2, 5120]);
@@ -267,10 +253,7 @@ mod tests {
         c[1024] = 0x07;
         let kind = ChunkKind::Q4_1.of_tensor(&c);
         assert_eq!(kind, ChunkKind::Q4_0);
-        assert_eq!(
-            others(&values(kind, &c), 0.0),
-            [(0, 0, 7.0), (3, 37, -0.5), (31, 255, -8.0)]
-        );
+        assert_eq!(others(&values(kind, &c), 0.0), [(0, 0, 7.0), (3, 37, -0.5), (31, 255, -8.0)]);
     }
 
     #[test]
@@ -322,12 +305,7 @@ mod tests {
 
     #[test]
     fn chunks_of_another_size_are_refused() {
-        for kind in [
-            ChunkKind::Q4_1,
-            ChunkKind::Q4_0,
-            ChunkKind::Q8,
-            ChunkKind::Q4K,
-        ] {
+        for kind in [ChunkKind::Q4_1, ChunkKind::Q4_0, ChunkKind::Q8, ChunkKind::Q4K] {
             for len in [0, kind.bytes() - 1, kind.bytes() + 1] {
                 assert!(dequantize(kind, &vec![0; len], &mut [0.0; 8192]).is_err());
             }

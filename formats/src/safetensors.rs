@@ -84,12 +84,7 @@ impl File {
         for pair in by_name.windows(2) {
             let name = &tensors[pair[0] as usize].name;
             if *name == tensors[pair[1] as usize].name {
-                return Err(tensor_error(
-                    &source,
-                    name,
-                    "one entry of this name",
-                    "several",
-                ));
+                return Err(tensor_error(&source, name, "one entry of this name", "several"));
             }
         }
         check_tiling(&source, data_start, &tensors)?;
@@ -218,13 +213,9 @@ fn malformed(source: &Source, bad: header::Malformed) -> Error {
             found,
             hint: None,
         },
-        Some(key) if key == header::METADATA => Error::Key {
-            path,
-            key,
-            expected: "one object of strings".into(),
-            found,
-            hint: None,
-        },
+        Some(key) if key == header::METADATA => {
+            Error::Key { path, key, expected: "one object of strings".into(), found, hint: None }
+        }
         Some(key) => Error::Tensor {
             path,
             tensor: shown(&key),
@@ -259,11 +250,7 @@ fn described(source: &Source, name: String, entry: header::Entry) -> Result<Tens
             found: format!(
                 "`{}`{}",
                 shown(&entry.dtype),
-                if legacy {
-                    ", the dtype of a legacy q4nx container"
-                } else {
-                    ""
-                }
+                if legacy { ", the dtype of a legacy q4nx container" } else { "" }
             ),
             hint: legacy.then(|| {
                 "legacy q4nx files (before August 2026) cannot be read; re-export the model".into()
@@ -273,34 +260,20 @@ fn described(source: &Source, name: String, entry: header::Entry) -> Result<Tens
     let shape = || format!("{dtype} {:?}", Shape(&entry.shape));
     if entry.begin > entry.end {
         let found = format!("[{}, {}]", entry.begin, entry.end);
-        return Err(tensor_error(
-            source,
-            &name,
-            "data_offsets in ascending order",
-            &found,
-        ));
+        return Err(tensor_error(source, &name, "data_offsets in ascending order", &found));
     }
     let len = entry.end - entry.begin;
     match dtype.byte_len(&entry.shape) {
-        None => Err(tensor_error(
-            source,
-            &name,
-            "a size in whole bytes that fits 64 bits",
-            &shape(),
-        )),
+        None => {
+            Err(tensor_error(source, &name, "a size in whole bytes that fits 64 bits", &shape()))
+        }
         Some(expected) if expected != len => Err(tensor_error(
             source,
             &name,
             format!("{expected} bytes for {}", shape()),
             &format!("{len} by its data_offsets"),
         )),
-        Some(_) => Ok(TensorInfo {
-            name,
-            dtype,
-            shape: entry.shape,
-            offset: entry.begin,
-            len,
-        }),
+        Some(_) => Ok(TensorInfo { name, dtype, shape: entry.shape, offset: entry.begin, len }),
     }
 }
 
@@ -323,11 +296,7 @@ fn check_tiling(source: &Source, data_start: u64, tensors: &[TensorInfo]) -> Res
     let mut end = 0;
     for tensor in tensors {
         if tensor.offset != end {
-            let kind = if tensor.offset > end {
-                "a hole"
-            } else {
-                "an overlap"
-            };
+            let kind = if tensor.offset > end { "a hole" } else { "an overlap" };
             let expected = format!("data_offsets from {end} on, where the tensor before ends");
             let found = format!("{kind}: from {} on", tensor.offset);
             return Err(tensor_error(source, &tensor.name, expected, &found));
@@ -388,10 +357,7 @@ mod tests {
             (b.dtype, b.shape.as_slice(), b.offset, b.len),
             (Dtype::BF16, &[2, 1][..], start + 3, 4)
         );
-        assert_eq!(
-            file.source().read_vec(b.offset, b.len).unwrap(),
-            [4, 5, 6, 7]
-        );
+        assert_eq!(file.source().read_vec(b.offset, b.len).unwrap(), [4, 5, 6, 7]);
         assert!(file.get("c").is_none());
     }
 }

@@ -148,11 +148,7 @@ mod tests {
         let above = grid.partition_point(|g| *g < s).min(grid.len() - 1).max(1);
         let (low, high) = (grid[above - 1], grid[above]);
         let middle = low + (high - low) / 2.0;
-        if s < middle || (s == middle && above % 2 == 1) {
-            low
-        } else {
-            high
-        }
+        if s < middle || (s == middle && above % 2 == 1) { low } else { high }
     }
 
     fn check(grid: &[f64], s: f64) {
@@ -182,28 +178,14 @@ mod tests {
     #[test]
     fn the_ends_of_the_range() {
         assert_eq!(round_to_grid(65407.99).map(f16::to_f32), Some(MAX));
-        assert_eq!(
-            round_to_grid(OVERFLOW.next_down()).map(f16::to_f32),
-            Some(MAX)
-        );
-        for s in [
-            OVERFLOW,
-            65536.0,
-            f64::MAX,
-            f64::INFINITY,
-            f64::NAN,
-            -1.0,
-            -f64::MIN_POSITIVE,
-        ] {
+        assert_eq!(round_to_grid(OVERFLOW.next_down()).map(f16::to_f32), Some(MAX));
+        for s in [OVERFLOW, 65536.0, f64::MAX, f64::INFINITY, f64::NAN, -1.0, -f64::MIN_POSITIVE] {
             assert_eq!(round_to_grid(s), None, "{s}");
         }
         for s in [0.0, -0.0, f64::MIN_POSITIVE, 5e-324, 2f64.powi(-25)] {
             assert_eq!(round_to_grid(s).map(f16::to_bits), Some(0), "{s:e}");
         }
-        assert_eq!(
-            round_to_grid(2f64.powi(-25).next_up()).map(f16::to_bits),
-            Some(1)
-        );
+        assert_eq!(round_to_grid(2f64.powi(-25).next_up()).map(f16::to_bits), Some(1));
     }
 
     proptest! {

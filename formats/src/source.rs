@@ -46,11 +46,7 @@ impl Source {
         }
         let file = File::open(path).map_err(|e| Error::io(path, e))?;
         let meta = file.metadata().map_err(|e| Error::io(path, e))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            len: meta.len(),
-            bytes: Bytes::File(Arc::new(file)),
-        })
+        Ok(Self { path: path.to_path_buf(), len: meta.len(), bytes: Bytes::File(Arc::new(file)) })
     }
 
     /// A source over bytes in memory; `name` stands in for the path in messages.
@@ -88,9 +84,7 @@ impl Source {
     /// [`Error::Truncated`] when the range passes the end (also when the file
     /// shrank after opening), [`Error::Io`] when the system cannot read.
     pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        let end = offset
-            .checked_add(buf.len() as u64)
-            .filter(|end| *end <= self.len);
+        let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= self.len);
         let Some(end) = end else {
             return Err(self.truncated(offset.saturating_add(buf.len() as u64), self.len));
         };
@@ -127,12 +121,7 @@ impl Source {
     }
 
     fn truncated(&self, expected: u64, found: u64) -> Error {
-        Error::Truncated {
-            path: self.path.clone(),
-            what: "a read".into(),
-            expected,
-            found,
-        }
+        Error::Truncated { path: self.path.clone(), what: "a read".into(), expected, found }
     }
 }
 
@@ -151,10 +140,7 @@ mod tests {
     fn refuses_ranges_past_the_end_before_allocating() {
         let source = Source::from_bytes("x", vec![0; 4]);
         for (offset, len) in [(0, 5), (4, 1), (u64::MAX, 1), (1, u64::MAX), (3, 1 << 60)] {
-            assert!(matches!(
-                source.read_vec(offset, len),
-                Err(Error::Truncated { .. })
-            ));
+            assert!(matches!(source.read_vec(offset, len), Err(Error::Truncated { .. })));
         }
     }
 
@@ -167,11 +153,7 @@ mod tests {
         std::fs::write(&path, [7; 8]).unwrap();
         assert!(matches!(
             source.read_vec(0, 64),
-            Err(Error::Truncated {
-                expected: 64,
-                found: 8,
-                ..
-            })
+            Err(Error::Truncated { expected: 64, found: 8, .. })
         ));
     }
 
@@ -179,9 +161,6 @@ mod tests {
     fn folders_are_named_as_such() {
         let dir = tempfile::tempdir().unwrap();
         let message = Source::open(dir.path()).unwrap_err().to_string();
-        assert!(
-            message.contains("a regular file") && message.contains("a folder"),
-            "{message}"
-        );
+        assert!(message.contains("a regular file") && message.contains("a folder"), "{message}");
     }
 }

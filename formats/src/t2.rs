@@ -66,12 +66,7 @@ pub fn pack(rows: &TernaryRows, stride: Stride, out: &mut [u8]) -> Result<(), Fa
         let (payload, padding) = chunk.split_at_mut(PAYLOAD_BYTES);
         let (scales, codes) = payload.split_at_mut(SCALE_BYTES);
         let values = tile_scales(rows, row0, col_block)?;
-        for (out, bits) in scales
-            .as_chunks_mut::<2>()
-            .0
-            .iter_mut()
-            .zip(values.as_flattened())
-        {
+        for (out, bits) in scales.as_chunks_mut::<2>().0.iter_mut().zip(values.as_flattened()) {
             *out = bits.to_le_bytes();
         }
         pack_codes(rows, row0, col_block, codes);
@@ -126,17 +121,9 @@ pub fn unpack(bytes: &[u8], stride: Stride, rows: &mut TernaryRows) -> Result<()
     for (f, chunk) in bytes.chunks_exact(stride.bytes()).enumerate() {
         let (row0, col_block) = (f / n_col_blocks * ROW_BLOCK, f % n_col_blocks);
         let (scales, codes) = chunk[..PAYLOAD_BYTES].split_at(SCALE_BYTES);
-        let at_chunk = |(expected, found)| Fault {
-            unit: "chunk",
-            index: f as u64,
-            expected,
-            found,
-        };
-        if codes
-            .iter()
-            .fold(0, |found, b| found | (b & (b >> 1) & 0x55))
-            != 0
-        {
+        let at_chunk =
+            |(expected, found)| Fault { unit: "chunk", index: f as u64, expected, found };
+        if codes.iter().fold(0, |found, b| found | (b & (b >> 1) & 0x55)) != 0 {
             let what = ("ternary codes (0, 1, 2)".into(), "code 3".into());
             return Err(at_chunk(what));
         }

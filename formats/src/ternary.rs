@@ -112,11 +112,8 @@ impl TernaryRows {
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols);
         let codes = self.row_codes(r);
-        for (g, (scale, out)) in self
-            .row_scales(r)
-            .iter()
-            .zip(out.chunks_exact_mut(GROUP))
-            .enumerate()
+        for (g, (scale, out)) in
+            self.row_scales(r).iter().zip(out.chunks_exact_mut(GROUP)).enumerate()
         {
             let scale = scale.to_f32();
             let codes = &codes[g * GROUP / 4..(g + 1) * GROUP / 4];

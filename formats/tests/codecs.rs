@@ -24,11 +24,7 @@ fn reference_matrix() -> TernaryRows {
             rows.set_code(r, k, ((5 * r + 7 * k + 2 * (k / 16) + r / 8) % 3) as u8);
         }
         for g in 0..8 {
-            rows.set_scale(
-                r,
-                g,
-                f16::from_f32((1 + (3 * r + 5 * g) % 31) as f32 / 64.0),
-            );
+            rows.set_scale(r, g, f16::from_f32((1 + (3 * r + 5 * g) % 31) as f32 / 64.0));
         }
     }
     rows
@@ -40,10 +36,7 @@ fn q4nx_of_the_reference_packer() {
     assert_eq!(bytes.len(), 40_960);
     assert_eq!(hex(&bytes[..16]), "803c803de03d203e503e803e983eb03e");
     assert_eq!(hex(&bytes[512..520]), "80bc80bde0bd20be");
-    assert_eq!(
-        hex(&bytes[1024..1048]),
-        "200112201220011201122001200112201220011201122001"
-    );
+    assert_eq!(hex(&bytes[1024..1048]), "200112201220011201122001200112201220011201122001");
     assert_eq!(hex(&bytes[3072..3080]), "0112200120011220");
     assert_eq!(
         hex(&Sha256::digest(&bytes)),
@@ -130,9 +123,7 @@ fn decode_with(
 /// A ternary matrix of whole tiles, with another scale in every group (there are
 /// more grid values than groups), of either sign.
 fn matrices() -> impl Strategy<Value = TernaryRows> {
-    let grid: Vec<u16> = (0..0x7C00)
-        .filter(|bits| scale::on_grid(f16::from_bits(*bits)))
-        .collect();
+    let grid: Vec<u16> = (0..0x7C00).filter(|bits| scale::on_grid(f16::from_bits(*bits))).collect();
     (1..3usize, 1..4usize).prop_flat_map(move |(row_blocks, col_blocks)| {
         let (n_rows, cols) = (row_blocks * ROW_BLOCK, col_blocks * COL_BLOCK);
         let grid = grid.clone();
@@ -145,11 +136,7 @@ fn matrices() -> impl Strategy<Value = TernaryRows> {
             for i in 0..n_rows * cols / GROUP {
                 // 1999 and the grid's 4352 values have no common factor.
                 let bits = grid[(start + 1999 * i) % grid.len()];
-                let sign = if signs >> (i % 64) & 1 == 1 {
-                    0x8000
-                } else {
-                    0
-                };
+                let sign = if signs >> (i % 64) & 1 == 1 { 0x8000 } else { 0 };
                 let s = f16::from_bits(bits | sign);
                 rows.set_scale(i / (cols / GROUP), i % (cols / GROUP), s);
             }

@@ -35,12 +35,7 @@ fn st_tensors() -> impl Strategy<Value = Vec<st::NewTensor>> {
         shape.push(8);
         shape
     });
-    btree_map(
-        any::<String>(),
-        (proptest::sample::select(dtypes), shape),
-        0..8,
-    )
-    .prop_map(|map| {
+    btree_map(any::<String>(), (proptest::sample::select(dtypes), shape), 0..8).prop_map(|map| {
         map.into_iter()
             .map(|(name, (dtype, shape))| st::NewTensor {
                 name: name.replace('\0', "0"),
@@ -72,10 +67,7 @@ fn st_oracle(layout: &st::Layout, metadata: &BTreeMap<String, String>) -> Vec<u8
     let views = layout.tensors.iter().map(|t| {
         let shape = t.shape.iter().map(|d| *d as usize).collect();
         let data = &bytes[t.offset as usize..(t.offset + t.len) as usize];
-        (
-            t.name.clone(),
-            TensorView::new(theirs(t.dtype), shape, data).unwrap(),
-        )
+        (t.name.clone(), TensorView::new(theirs(t.dtype), shape, data).unwrap())
     });
     // Their order must not decide ours.
     let views: HashMap<_, _> = views.collect();
@@ -162,10 +154,7 @@ fn check_st(bytes: &[u8]) {
         end += t.len;
         let view = oracle.tensor(&t.name).unwrap();
         assert_eq!(view.dtype(), theirs(t.dtype));
-        assert_eq!(
-            file.source().read_vec(t.offset, t.len).unwrap(),
-            view.data()
-        );
+        assert_eq!(file.source().read_vec(t.offset, t.len).unwrap(), view.data());
         assert_eq!(file.get(&t.name), Some(t));
     }
     assert_eq!(end, bytes.len() as u64);
@@ -220,19 +209,13 @@ fn st_damaged_files_are_refused_or_sound() {
 fn gguf_damaged_files_are_refused_or_sound() {
     let metadata = [
         ("general.architecture", Value::String("dflash".into())),
-        (
-            "t",
-            Value::Array(Array::String(vec!["a".into(), "bc".into()])),
-        ),
+        ("t", Value::Array(Array::String(vec!["a".into(), "bc".into()]))),
         ("n", Value::Array(Array::U32(vec![1, 2]))),
         ("b", Value::Bool(true)),
     ]
     .map(|(k, v)| (k.to_owned(), v));
-    let tensor = |name: &str, ty, dims: &[u64]| gguf::NewTensor {
-        name: name.into(),
-        dims: dims.into(),
-        ty,
-    };
+    let tensor =
+        |name: &str, ty, dims: &[u64]| gguf::NewTensor { name: name.into(), dims: dims.into(), ty };
     let tensors = vec![
         tensor("fc.weight", GgmlType::PQ2_0, &[256, 2]),
         tensor("norm", GgmlType::F32, &[5]),
@@ -300,9 +283,7 @@ fn array<T: std::fmt::Debug + 'static>(
     element: impl Strategy<Value = T> + 'static,
     of: fn(Vec<T>) -> Array,
 ) -> BoxedStrategy<Value> {
-    vec(element, 0..5)
-        .prop_map(move |v| Value::Array(of(v)))
-        .boxed()
+    vec(element, 0..5).prop_map(move |v| Value::Array(of(v))).boxed()
 }
 
 fn gguf_tensors() -> impl Strategy<Value = Vec<gguf::NewTensor>> {
@@ -339,11 +320,7 @@ fn gguf_layout_golden_bytes() {
     expected.resize(expected.len().next_multiple_of(32), 0);
     assert_eq!(layout.header, expected);
     let start = expected.len() as u64;
-    let places: Vec<_> = layout
-        .tensors
-        .iter()
-        .map(|t| (t.offset - start, t.len))
-        .collect();
+    let places: Vec<_> = layout.tensors.iter().map(|t| (t.offset - start, t.len)).collect();
     assert_eq!(places, [(0, 68), (96, 68)]);
     assert_eq!(layout.file_len, start + 192);
 }
@@ -385,33 +362,16 @@ fn gguf_layout_refuses_what_readers_refuse() {
     }
     let key = |key: &str, value| (key.to_owned(), value);
     for (metadata, says) in [
-        (
-            vec![key("k", Value::U8(1)), key("k", Value::U8(1))],
-            "several",
-        ),
+        (vec![key("k", Value::U8(1)), key("k", Value::U8(1))], "several"),
         (vec![key("", Value::U8(1))], "empty"),
-        (
-            vec![key(&"k".repeat(65_536), Value::U8(1))],
-            "1 to 65535 bytes",
-        ),
-        (
-            vec![key("general.alignment", Value::U32(32))],
-            "no such key",
-        ),
-        (
-            vec![key("k", Value::String("x".repeat((16 << 20) + 1)))],
-            "at most 16777216 bytes",
-        ),
+        (vec![key(&"k".repeat(65_536), Value::U8(1))], "1 to 65535 bytes"),
+        (vec![key("general.alignment", Value::U32(32))], "no such key"),
+        (vec![key("k", Value::String("x".repeat((16 << 20) + 1)))], "at most 16777216 bytes"),
         (
             vec![key("k", Value::Array(Array::U8(vec![0; (16 << 20) + 1])))],
             "at most 16777216 elements",
         ),
-        (
-            (0..=65_536)
-                .map(|i| key(&i.to_string(), Value::U8(1)))
-                .collect(),
-            "at most 65536",
-        ),
+        ((0..=65_536).map(|i| key(&i.to_string(), Value::U8(1))).collect(), "at most 65536"),
     ] {
         let message = gguf::layout(&metadata, Vec::new()).unwrap_err().to_string();
         assert!(message.contains(says), "`{says}` is not in: {message}");

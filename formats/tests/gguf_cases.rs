@@ -17,19 +17,11 @@ struct Raw {
 
 impl Raw {
     fn new() -> Self {
-        Self {
-            version: 3,
-            tensors: Vec::new(),
-            metadata: Vec::new(),
-            data_len: 0,
-        }
+        Self { version: 3, tensors: Vec::new(), metadata: Vec::new(), data_len: 0 }
     }
 
     fn version(version: u32) -> Self {
-        Self {
-            version,
-            ..Self::new()
-        }
+        Self { version, ..Self::new() }
     }
 
     fn key(mut self, key: impl AsRef<[u8]>, ty: u32, value: impl AsRef<[u8]>) -> Self {
@@ -39,8 +31,7 @@ impl Raw {
     }
 
     fn tensor(mut self, name: impl AsRef<[u8]>, dims: &[u64], ty: u32, offset: u64) -> Self {
-        self.tensors
-            .push(tensor(name, dims.len() as u32, dims, ty, offset));
+        self.tensors.push(tensor(name, dims.len() as u32, dims, ty, offset));
         self
     }
 
@@ -97,11 +88,7 @@ fn tensor(name: impl AsRef<[u8]>, n_dims: u32, dims: &[u64], ty: u32, offset: u6
 }
 
 fn array(element: u32, count: u64, elements: &[u8]) -> Vec<u8> {
-    let parts = [
-        &element.to_le_bytes()[..],
-        &count.to_le_bytes()[..],
-        elements,
-    ];
+    let parts = [&element.to_le_bytes()[..], &count.to_le_bytes()[..], elements];
     parts.concat()
 }
 
@@ -120,16 +107,10 @@ fn assert_says(message: &str, parts: &[&str]) {
 #[test]
 fn up_201_a_declared_length_is_held_against_the_file() {
     for len in [1_u64 << 20, 1 << 30, 1 << 62, 1 << 63, u64::MAX] {
-        let message = Raw::new()
-            .key("s", STRING, len.to_le_bytes())
-            .data(96)
-            .refusal();
+        let message = Raw::new().key("s", STRING, len.to_le_bytes()).data(96).refusal();
         assert_says(&message, &["key `s`"]);
         for element in (0..=12).filter(|e| *e != ARRAY) {
-            let message = Raw::new()
-                .key("a", ARRAY, array(element, len, &[]))
-                .data(96)
-                .refusal();
+            let message = Raw::new().key("a", ARRAY, array(element, len, &[])).data(96).refusal();
             assert_says(&message, &["key `a`"]);
         }
         let mut long_key = Raw::new().data(96);
@@ -175,32 +156,16 @@ fn up_202_a_size_past_the_end_of_the_file_is_named() {
 
 #[test]
 fn up_203_alignment_must_be_a_power_of_two() {
-    for bad in [
-        0_u32,
-        1,
-        3,
-        4,
-        33,
-        48,
-        (1 << 20) + 8,
-        1 << 21,
-        1 << 31,
-        u32::MAX,
-    ] {
+    for bad in [0_u32, 1, 3, 4, 33, 48, (1 << 20) + 8, 1 << 21, 1 << 31, u32::MAX] {
         let message = Raw::new()
             .key("general.alignment", U32, bad.to_le_bytes())
             .tensor("t", &[8], 0, 0)
             .data(1 << 12)
             .refusal();
-        assert_says(
-            &message,
-            &["key `general.alignment`", &format!("u32 {bad}")],
-        );
+        assert_says(&message, &["key `general.alignment`", &format!("u32 {bad}")]);
     }
     // A value of another type is refused as well, whatever it is.
-    let message = Raw::new()
-        .key("general.alignment", 10, 32_u64.to_le_bytes())
-        .refusal();
+    let message = Raw::new().key("general.alignment", 10, 32_u64.to_le_bytes()).refusal();
     assert_says(&message, &["a u32", "u64 32"]);
 }
 
@@ -315,10 +280,7 @@ fn up_207_keys_match_whole() {
 #[test]
 fn up_208_long_and_non_utf8_names_are_refused() {
     let name = |name: &[u8]| Raw::new().tensor(name, &[1], 24, 0).data(32);
-    assert_says(
-        &name(&[b'n'; 200]).refusal(),
-        &["tensor entry 0", "at most 63 bytes", "200"],
-    );
+    assert_says(&name(&[b'n'; 200]).refusal(), &["tensor entry 0", "at most 63 bytes", "200"]);
     assert_says(&name(&[b'n'; 64]).refusal(), &["at most 63 bytes"]);
     assert_says(&name(b"a\xff").refusal(), &["tensor entry 0", "UTF-8"]);
     assert_says(&name(b"").refusal(), &["tensor entry 0", "empty"]);
@@ -389,10 +351,7 @@ fn other_files_are_refused_by_their_magic() {
 fn keys_and_tensors_come_once() {
     let keys = Raw::new().key("k", BOOL, [1]).key("k", BOOL, [1]);
     assert_says(&keys.refusal(), &["key `k`", "several"]);
-    let tensors = Raw::new()
-        .tensor("t", &[8], 0, 0)
-        .tensor("t", &[8], 0, 32)
-        .data(64);
+    let tensors = Raw::new().tensor("t", &[8], 0, 0).tensor("t", &[8], 0, 32).data(64);
     assert_says(&tensors.refusal(), &["tensor `t`", "several"]);
 }
 
@@ -423,11 +382,8 @@ fn bools_are_zero_or_one() {
 fn offsets_are_the_running_sum() {
     // A gap, an overlap, an unaligned and a far one.
     for second in [64, 0, 33, u64::MAX] {
-        let message = Raw::new()
-            .tensor("a", &[8], 0, 0)
-            .tensor("b", &[8], 0, second)
-            .data(256)
-            .refusal();
+        let message =
+            Raw::new().tensor("a", &[8], 0, 0).tensor("b", &[8], 0, second).data(256).refusal();
         assert_says(&message, &["tensor `b`", "offset 32", &second.to_string()]);
     }
     let first = Raw::new().tensor("a", &[8], 0, 32).data(256);
@@ -518,10 +474,7 @@ fn getters_take_any_integer_that_fits_and_name_what_does_not() {
     assert_eq!(file.opt_u32("absent").unwrap(), None);
 
     let absent = file.require_u32("absent").unwrap_err().to_string();
-    assert_says(
-        &absent,
-        &["key `absent`", "an integer that fits u32", "found nothing"],
-    );
+    assert_says(&absent, &["key `absent`", "an integer that fits u32", "found nothing"]);
     let large = file.require_u32("large").unwrap_err().to_string();
     assert_says(&large, &["u64 1099511627776"]);
     let negative = file.opt_u32("negative").unwrap_err().to_string();

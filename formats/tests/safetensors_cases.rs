@@ -69,10 +69,7 @@ fn up_101_the_header_length_is_held_against_limit_and_file() {
         assert_says(&refused(open_bytes(file)), &["truncated", &expected]);
     }
     for len in 0..8 {
-        assert_says(
-            &refused(open_bytes(vec![0; len])),
-            &["truncated", "needs 8"],
-        );
+        assert_says(&refused(open_bytes(vec![0; len])), &["truncated", "needs 8"]);
     }
 }
 
@@ -82,30 +79,18 @@ fn up_102_offsets_stay_in_order_and_inside() {
     assert_says(&descending, &["tensor `t`", "ascending", "[8, 4]"]);
     let past = refusal(&one("U8", "[9]", "[0,9]"), 8);
     assert_says(&past, &["truncated"]);
-    let far = refusal(
-        &one("U8", "[1]", "[18446744073709551614,18446744073709551615]"),
-        8,
-    );
+    let far = refusal(&one("U8", "[1]", "[18446744073709551614,18446744073709551615]"), 8);
     assert_says(&far, &["tensor `t`", "a hole"]);
-    let all = refusal(
-        &one("U8", "[18446744073709551615]", "[0,18446744073709551615]"),
-        8,
-    );
+    let all = refusal(&one("U8", "[18446744073709551615]", "[0,18446744073709551615]"), 8);
     assert_says(&all, &["tensor `t`", "fits 64 bits"]);
-    let bytes = refusal(
-        &one("U8", "[2305843009213693951]", "[0,2305843009213693951]"),
-        8,
-    );
+    let bytes = refusal(&one("U8", "[2305843009213693951]", "[0,2305843009213693951]"), 8);
     assert_says(&bytes, &["truncated"]);
 }
 
 #[test]
 fn up_103_offsets_agree_with_the_shape() {
     let short = refusal(&one("BF16", "[4,4]", "[0,30]"), 30);
-    assert_says(
-        &short,
-        &["tensor `t`", "32 bytes for BF16 [4, 4]", "found 30"],
-    );
+    assert_says(&short, &["tensor `t`", "32 bytes for BF16 [4, 4]", "found 30"]);
     let overflow = refusal(&one("BF16", "[8589934592,8589934592]", "[0,0]"), 0);
     assert_says(&overflow, &["tensor `t`", "BF16 [8589934592, 8589934592]"]);
     let half_byte = refusal(&one("F4", "[3]", "[0,1]"), 1);
@@ -134,10 +119,7 @@ fn up_104_a_file_cut_anywhere_is_refused() {
     let half = whole.len() - 11;
     let sizes = format!("needs {} bytes, the file has {half}", whole.len());
     let message = refused(open_bytes(whole[..half].to_vec()));
-    assert_says(
-        &message,
-        &["truncated: the data that the header promises", &sizes],
-    );
+    assert_says(&message, &["truncated: the data that the header promises", &sizes]);
 }
 
 #[test]
@@ -145,16 +127,7 @@ fn up_106_a_header_is_one_json_object() {
     for json in ["[]", "1", "null", "\"x\"", " {}", "\u{feff}{}", "\0{}", ""] {
         assert_says(&refusal(json, 0), &["header", "`{` as its first byte"]);
     }
-    for json in [
-        "{",
-        "{}x",
-        "{}\0",
-        "{},{}",
-        "{\"a\"}",
-        "{\"a\":}",
-        "{'a':1}",
-        "{\u{e9}:1}",
-    ] {
+    for json in ["{", "{}x", "{}\0", "{},{}", "{\"a\"}", "{\"a\":}", "{'a':1}", "{\u{e9}:1}"] {
         refusal(json, 0);
     }
     let mut not_utf8 = bytes("{\"?\":1}", &[]);
@@ -184,42 +157,21 @@ fn up_106_nesting_is_refused_where_it_starts() {
 fn up_106_keys_come_once() {
     let a = entry("t", "U8", "[1]", "[0,1]");
     let b = entry("t", "U8", "[1]", "[1,2]");
-    assert_says(
-        &refusal(&format!("{{{a},{b}}}"), 2),
-        &["tensor `t`", "several"],
-    );
-    assert_says(
-        &refusal(&format!("{{{a},{a}}}"), 1),
-        &["tensor `t`", "several"],
-    );
+    assert_says(&refusal(&format!("{{{a},{b}}}"), 2), &["tensor `t`", "several"]);
+    assert_says(&refusal(&format!("{{{a},{a}}}"), 1), &["tensor `t`", "several"]);
     // Empty ones too, which leave no hole.
     let empty = entry("t", "U8", "[0]", "[0,0]");
-    assert_says(
-        &refusal(&format!("{{{empty},{empty}}}"), 0),
-        &["tensor `t`", "several"],
-    );
+    assert_says(&refusal(&format!("{{{empty},{empty}}}"), 0), &["tensor `t`", "several"]);
     // The same name in another spelling.
     let escaped = entry("\\u0074", "U8", "[1]", "[1,2]");
-    assert_says(
-        &refusal(&format!("{{{a},{escaped}}}"), 2),
-        &["tensor `t`", "several"],
-    );
+    assert_says(&refusal(&format!("{{{a},{escaped}}}"), 2), &["tensor `t`", "several"]);
 
     let fields = r#"{"t":{"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]}}"#;
-    assert_says(
-        &refusal(fields, 1),
-        &["tensor `t`", "`shape` a second time"],
-    );
+    assert_says(&refusal(fields, 1), &["tensor `t`", "`shape` a second time"]);
     let metadata = r#"{"__metadata__":{},"__metadata__":{}}"#;
-    assert_says(
-        &refusal(metadata, 0),
-        &["key `__metadata__`", "a second time"],
-    );
+    assert_says(&refusal(metadata, 0), &["key `__metadata__`", "a second time"]);
     let inner = r#"{"__metadata__":{"k":"1","k":"1"}}"#;
-    assert_says(
-        &refusal(inner, 0),
-        &["key `__metadata__`", "`k` a second time"],
-    );
+    assert_says(&refusal(inner, 0), &["key `__metadata__`", "`k` a second time"]);
 }
 
 #[test]
@@ -238,15 +190,7 @@ fn up_106_numbers_are_unsigned_integers() {
     ] {
         assert_says(&refusal(&one("U8", "[1]", offsets), 1), &["tensor `t`"]);
     }
-    for shape in [
-        "[-1]",
-        "[1.0]",
-        "1",
-        "[[1]]",
-        "[true]",
-        "null",
-        "[18446744073709551616]",
-    ] {
+    for shape in ["[-1]", "[1.0]", "1", "[[1]]", "[true]", "null", "[18446744073709551616]"] {
         assert_says(&refusal(&one("U8", shape, "[0,1]"), 1), &["tensor `t`"]);
     }
 }
@@ -257,24 +201,16 @@ fn up_106_entries_have_three_fields_and_no_others() {
         (r#"{"t":{"shape":[1],"data_offsets":[0,1]}}"#, "`dtype`"),
         (r#"{"t":{"dtype":"U8","data_offsets":[0,1]}}"#, "`shape`"),
         (r#"{"t":{"dtype":"U8","shape":[1]}}"#, "`data_offsets`"),
-        (
-            r#"{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"zero":0}}"#,
-            "`zero`",
-        ),
+        (r#"{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"zero":0}}"#, "`zero`"),
         (r#"{"t":["U8",[1],[0,1]]}"#, "an object"),
-        (
-            r#"{"t":{"dtype":8,"shape":[1],"data_offsets":[0,1]}}"#,
-            "a string",
-        ),
+        (r#"{"t":{"dtype":8,"shape":[1],"data_offsets":[0,1]}}"#, "a string"),
         (r#"{"t":null}"#, "an object"),
     ] {
         assert_says(&refusal(json, 1), &["tensor `t`", what]);
     }
-    for json in [
-        r#"{"__metadata__":{"k":1}}"#,
-        r#"{"__metadata__":[]}"#,
-        r#"{"__metadata__":null}"#,
-    ] {
+    for json in
+        [r#"{"__metadata__":{"k":1}}"#, r#"{"__metadata__":[]}"#, r#"{"__metadata__":null}"#]
+    {
         assert_says(&refusal(json, 0), &["key `__metadata__`"]);
     }
 }
@@ -286,10 +222,7 @@ fn up_106_unknown_dtypes_are_quoted() {
         assert_says(&message, &["tensor `t`", "a dtype", &format!("`{dtype}`")]);
     }
     // F4 is one of the format's types now.
-    assert_eq!(
-        open(&one("F4", "[2]", "[0,1]"), 1).unwrap().tensors()[0].dtype,
-        Dtype::F4
-    );
+    assert_eq!(open(&one("F4", "[2]", "[0,1]"), 1).unwrap().tensors()[0].dtype, Dtype::F4);
     // What a file can put into a message is bounded.
     let long = refusal(&one(&"x".repeat(1 << 20), "[2]", "[0,1]"), 1);
     assert_says(&long, &["`xxxx", "xxx...`"]);
@@ -312,44 +245,22 @@ fn names_have_no_nul() {
 #[test]
 fn the_data_section_is_covered_exactly() {
     let two = |a: &str, b: &str| {
-        format!(
-            "{{{},{}}}",
-            entry("a", "U8", "[2]", a),
-            entry("b", "U8", "[2]", b)
-        )
+        format!("{{{},{}}}", entry("a", "U8", "[2]", a), entry("b", "U8", "[2]", b))
     };
     open(&two("[2,4]", "[0,2]"), 4).unwrap();
-    assert_says(
-        &refusal(&two("[0,2]", "[3,5]"), 5),
-        &["tensor `b`", "a hole", "from 3 on"],
-    );
-    assert_says(
-        &refusal(&two("[0,2]", "[1,3]"), 3),
-        &["tensor `b`", "an overlap"],
-    );
-    assert_says(
-        &refusal(&two("[1,3]", "[3,5]"), 5),
-        &["tensor `a`", "a hole"],
-    );
+    assert_says(&refusal(&two("[0,2]", "[3,5]"), 5), &["tensor `b`", "a hole", "from 3 on"]);
+    assert_says(&refusal(&two("[0,2]", "[1,3]"), 3), &["tensor `b`", "an overlap"]);
+    assert_says(&refusal(&two("[1,3]", "[3,5]"), 5), &["tensor `a`", "a hole"]);
     assert_says(&refusal(&two("[0,2]", "[0,2]"), 2), &["an overlap"]);
-    assert_says(
-        &refusal(&two("[0,2]", "[2,4]"), 5),
-        &["data section: expected 4", "found 5"],
-    );
-    assert_says(
-        &refusal("{}", 1),
-        &["data section: expected 0 bytes", "found 1"],
-    );
+    assert_says(&refusal(&two("[0,2]", "[2,4]"), 5), &["data section: expected 4", "found 5"]);
+    assert_says(&refusal("{}", 1), &["data section: expected 0 bytes", "found 1"]);
 }
 
 #[test]
 fn other_kinds_of_file_are_pointed_out() {
     for (start, hint) in [
         (&b"GGUF\x03\0\0\0"[..], "GGUF"),
-        (
-            b"version https://git-lfs.github.com/spec/v1\n",
-            "git lfs pull",
-        ),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         (b"PK\x03\x04\0\0\x08\x08", "zip"),
     ] {
         let error = open_bytes(start.to_vec()).unwrap_err();
@@ -372,13 +283,7 @@ fn scalars_empty_tensors_and_unaligned_data_open() {
     let start = file.data_start();
     assert_eq!(file.get("odd").unwrap().offset, start + 1);
     assert_eq!(file.get("scalar").unwrap().len, 1);
-    assert_eq!(
-        (
-            file.get("end").unwrap().offset,
-            file.get("end").unwrap().len
-        ),
-        (start + 5, 0)
-    );
+    assert_eq!((file.get("end").unwrap().offset, file.get("end").unwrap().len), (start + 5, 0));
     open("{}", 0).unwrap();
     open("{ }  \n", 0).unwrap();
     open(r#"{"__metadata__":{}}"#, 0).unwrap();
@@ -389,10 +294,7 @@ fn a_header_padded_to_4_mib_opens() {
     let mut json = one("U32", "[2,2]", "[0,16]");
     json.push_str(&" ".repeat((4 << 20) - json.len()));
     let file = open(&json, 16).unwrap();
-    assert_eq!(
-        (file.header_len(), file.tensors()[0].offset),
-        (4 << 20, (4 << 20) + 8)
-    );
+    assert_eq!((file.header_len(), file.tensors()[0].offset), (4 << 20, (4 << 20) + 8));
     assert_eq!(file.tensors()[0].dtype, Dtype::U32);
 }
 
@@ -432,27 +334,15 @@ fn shards_are_joined_by_their_index() {
     write_shard(dir.path(), S1, &["c", "a"]);
     write_shard(dir.path(), S2, &["b"]);
     write_index(dir.path(), "3", &[("a", S1), ("b", S2), ("c", S1)]);
-    for path in [
-        dir.path().to_path_buf(),
-        dir.path().join("model.safetensors.index.json"),
-    ] {
+    for path in [dir.path().to_path_buf(), dir.path().join("model.safetensors.index.json")] {
         let checkpoint = Checkpoint::open(&path).unwrap();
         assert_eq!(checkpoint.dir(), dir.path());
         assert_eq!(checkpoint.files().len(), 2);
         assert_eq!(checkpoint.warnings(), [""; 0]);
-        let names: Vec<_> = checkpoint
-            .tensors()
-            .map(|(f, t)| (f, t.name.as_str()))
-            .collect();
+        let names: Vec<_> = checkpoint.tensors().map(|(f, t)| (f, t.name.as_str())).collect();
         assert_eq!(names, [(0, "a"), (1, "b"), (0, "c")]);
         let (file, b) = checkpoint.get("b").unwrap();
-        assert_eq!(
-            checkpoint.files()[file]
-                .source()
-                .read_vec(b.offset, b.len)
-                .unwrap(),
-            [7]
-        );
+        assert_eq!(checkpoint.files()[file].source().read_vec(b.offset, b.len).unwrap(), [7]);
         assert!(checkpoint.get("d").is_none());
     }
 }
@@ -462,10 +352,7 @@ fn up_105_missing_shards_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     write_shard(dir.path(), S1, &["a"]);
     write_index(dir.path(), "2", &[("a", S1), ("b", S2)]);
-    assert_says(
-        &checkpoint_refusal(dir.path()),
-        &["missing shard files", S2],
-    );
+    assert_says(&checkpoint_refusal(dir.path()), &["missing shard files", S2]);
 }
 
 #[test]
@@ -475,14 +362,7 @@ fn up_105_mapped_tensors_are_in_their_shard() {
     write_shard(dir.path(), S2, &["b"]);
     write_index(dir.path(), "2", &[("a", S2), ("b", S2), ("gone", S1)]);
     let message = checkpoint_refusal(dir.path());
-    assert_says(
-        &message,
-        &[
-            "not in the shard",
-            &format!("a ({S2})"),
-            &format!("gone ({S1})"),
-        ],
-    );
+    assert_says(&message, &["not in the shard", &format!("a ({S2})"), &format!("gone ({S1})")]);
 }
 
 #[test]
@@ -519,20 +399,9 @@ fn up_107_a_stale_index_is_warned_of() {
 #[test]
 fn shard_names_stay_in_the_folder() {
     let dir = tempfile::tempdir().unwrap();
-    for name in [
-        "../m.safetensors",
-        "/etc/passwd",
-        "a/b.safetensors",
-        "..",
-        ".",
-        "",
-        "a\\\\b",
-    ] {
+    for name in ["../m.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", "a\\\\b"] {
         write_index(dir.path(), "1", &[("a", name)]);
-        assert_says(
-            &checkpoint_refusal(dir.path()),
-            &["tensor `a`", "in the same folder"],
-        );
+        assert_says(&checkpoint_refusal(dir.path()), &["tensor `a`", "in the same folder"]);
     }
 }
 
@@ -563,10 +432,7 @@ fn indexes_are_read_strictly() {
 #[test]
 fn a_folder_without_index_holds_one_file() {
     let dir = tempfile::tempdir().unwrap();
-    assert_says(
-        &checkpoint_refusal(dir.path()),
-        &["a .safetensors file", "neither"],
-    );
+    assert_says(&checkpoint_refusal(dir.path()), &["a .safetensors file", "neither"]);
     write_shard(dir.path(), "drafter.safetensors", &["a"]);
     assert!(Checkpoint::open(dir.path()).unwrap().get("a").is_some());
     assert_says(
@@ -576,10 +442,7 @@ fn a_folder_without_index_holds_one_file() {
 
     write_shard(dir.path(), "other.safetensors", &["b"]);
     let error = Checkpoint::open(dir.path()).unwrap_err();
-    assert_says(
-        &error.to_string(),
-        &["drafter.safetensors, other.safetensors"],
-    );
+    assert_says(&error.to_string(), &["drafter.safetensors, other.safetensors"]);
     assert!(error.hint().is_some());
     let one = Checkpoint::open(&dir.path().join("other.safetensors")).unwrap();
     assert!(one.get("b").is_some() && one.warnings().is_empty());
@@ -587,8 +450,5 @@ fn a_folder_without_index_holds_one_file() {
     write_shard(dir.path(), "model.safetensors", &["m"]);
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     assert!(checkpoint.get("m").is_some() && checkpoint.get("a").is_none());
-    assert_says(
-        &checkpoint.warnings()[0],
-        &["drafter.safetensors, other.safetensors"],
-    );
+    assert_says(&checkpoint.warnings()[0], &["drafter.safetensors, other.safetensors"]);
 }

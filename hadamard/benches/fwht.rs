@@ -24,12 +24,8 @@ fn values(len: usize) -> Vec<f32> {
 }
 
 fn mixed_signs(width: usize) -> Signs {
-    Signs::new(
-        (0..width)
-            .map(|i| if i % 3 == 0 { -1 } else { 1 })
-            .collect(),
-    )
-    .expect("signs are 1 or -1")
+    Signs::new((0..width).map(|i| if i % 3 == 0 { -1 } else { 1 }).collect())
+        .expect("signs are 1 or -1")
 }
 
 /// What one writes first: three loops over indices, no thought of vectors.
@@ -59,9 +55,7 @@ mod one_block {
     #[divan::bench]
     fn plain(bencher: Bencher) {
         let mut x = values(BLOCK);
-        bencher
-            .counter(ItemsCount::new(BLOCK))
-            .bench_local(|| plain_loops(black_box(&mut x)));
+        bencher.counter(ItemsCount::new(BLOCK)).bench_local(|| plain_loops(black_box(&mut x)));
     }
 
     #[divan::bench(args = available())]
@@ -95,17 +89,13 @@ mod matrix_5120x17408 {
     fn copy(bencher: Bencher) {
         let x = values(SIZE);
         let mut y = vec![1.0; SIZE];
-        bencher
-            .counter(BytesCount::of_slice(&x))
-            .bench_local(|| y.copy_from_slice(black_box(&x)));
+        bencher.counter(BytesCount::of_slice(&x)).bench_local(|| y.copy_from_slice(black_box(&x)));
     }
 
     #[divan::bench]
     fn plain(bencher: Bencher) {
         let mut x = values(SIZE);
-        bencher
-            .counter(BytesCount::of_slice(&x))
-            .bench_local(|| plain_loops(black_box(&mut x)));
+        bencher.counter(BytesCount::of_slice(&x)).bench_local(|| plain_loops(black_box(&mut x)));
     }
 
     #[divan::bench(args = available())]

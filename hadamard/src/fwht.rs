@@ -140,10 +140,7 @@ impl BlockHadamard {
 
     fn check_blocks(&self, len: usize) -> Result<(), Error> {
         if !len.is_multiple_of(self.block) {
-            return Err(Error::PartialBlock {
-                len,
-                block: self.block,
-            });
+            return Err(Error::PartialBlock { len, block: self.block });
         }
         Ok(())
     }
@@ -163,10 +160,7 @@ impl BlockHadamard {
             return self.run(x, None);
         };
         // Block by block, so that the signs find the block in the nearest cache.
-        for (x, flips) in x
-            .chunks_exact_mut(self.block)
-            .zip(flips.chunks_exact(self.block))
-        {
+        for (x, flips) in x.chunks_exact_mut(self.block).zip(flips.chunks_exact(self.block)) {
             self.run(x, None);
             signs::apply(x, flips);
         }
@@ -194,10 +188,7 @@ impl BlockHadamard {
 
 fn check_signs(expected: usize, signs: &Signs) -> Result<(), Error> {
     if signs.width() != expected {
-        return Err(Error::SignsWidth {
-            expected,
-            found: signs.width(),
-        });
+        return Err(Error::SignsWidth { expected, found: signs.width() });
     }
     Ok(())
 }

@@ -41,9 +41,7 @@ macro_rules! features {
 // The one place that says what a level requires. `#[target_feature]` takes literals only, so the
 // kernels repeat these lists; a test of this module compares them.
 features!(AVX2, has_avx2, "avx2");
-features!(
-    AVX512, has_avx512, "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"
-);
+features!(AVX512, has_avx512, "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl");
 
 impl Level {
     /// Every level, ascending.
@@ -100,9 +98,7 @@ impl FromStr for Level {
             .iter()
             .copied()
             .find(|level| level.name() == text)
-            .ok_or_else(|| ParseLevelError {
-                found: text.to_owned(),
-            })
+            .ok_or_else(|| ParseLevelError { found: text.to_owned() })
     }
 }
 
@@ -135,10 +131,7 @@ impl Isa {
     /// The best level of this CPU that is not above `cap`.
     #[must_use]
     pub fn at_most(cap: Level) -> Self {
-        Self::detected()
-            .take_while(|isa| isa.level() <= cap)
-            .last()
-            .unwrap_or(Self::scalar())
+        Self::detected().take_while(|isa| isa.level() <= cap).last().unwrap_or(Self::scalar())
     }
 
     /// The level this token proves.
@@ -149,11 +142,7 @@ impl Isa {
 
     /// Levels ascend and include each other, so the first one missing ends the list.
     fn detected() -> impl Iterator<Item = Self> {
-        Level::ALL
-            .iter()
-            .copied()
-            .take_while(|level| level.is_detected())
-            .map(Isa)
+        Level::ALL.iter().copied().take_while(|level| level.is_detected()).map(Isa)
     }
 }
 
@@ -199,15 +188,10 @@ mod tests {
             (Level::Avx512, include_str!("fwht/avx512.rs")),
         ];
         for (level, source) in kernels {
-            let attribute = format!(
-                "#[target_feature(enable = \"{}\")]",
-                level.features().join(",")
-            );
+            let attribute =
+                format!("#[target_feature(enable = \"{}\")]", level.features().join(","));
             let mut n_functions = 0;
-            for line in source
-                .lines()
-                .filter(|line| line.contains("target_feature("))
-            {
+            for line in source.lines().filter(|line| line.contains("target_feature(")) {
                 assert_eq!(line.trim(), attribute);
                 n_functions += 1;
             }

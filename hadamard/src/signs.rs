@@ -19,10 +19,7 @@ impl Signs {
     /// Signs that change nothing, for vectors of `width` elements.
     #[must_use]
     pub const fn plus(width: usize) -> Self {
-        Signs {
-            width,
-            flips: Vec::new(),
-        }
+        Signs { width, flips: Vec::new() }
     }
 
     /// Takes one sign per element, each 1 or -1.
@@ -61,22 +58,16 @@ impl Signs {
 
     /// The signs in order, `width` values of 1 or -1.
     pub fn values(&self) -> impl Iterator<Item = i8> + '_ {
-        (0..self.width).map(|idx| {
-            if self.flips.get(idx).is_some_and(|&flip| flip != 0) {
-                -1
-            } else {
-                1
-            }
-        })
+        (0..self.width).map(
+            |idx| {
+                if self.flips.get(idx).is_some_and(|&flip| flip != 0) { -1 } else { 1 }
+            },
+        )
     }
 
     /// `[width]` patterns to exclusive-or into `f32` bits, or `None` if nothing changes.
     pub(crate) fn flips(&self) -> Option<&[u32]> {
-        if self.is_all_plus() {
-            None
-        } else {
-            Some(&self.flips)
-        }
+        if self.is_all_plus() { None } else { Some(&self.flips) }
     }
 }
 

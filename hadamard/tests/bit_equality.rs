@@ -75,23 +75,11 @@ fn fill(seed: u64, kind: Kind, len: usize) -> Vec<f32> {
         }
         Kind::Tiny => f32::from_bits(random.next() & 0x80ff_ffff),
         Kind::Special => {
-            const CHOICES: [f32; 8] = [
-                0.0,
-                -0.0,
-                f32::INFINITY,
-                f32::NEG_INFINITY,
-                f32::MAX,
-                f32::MIN,
-                1e-45,
-                1.0,
-            ];
+            const CHOICES: [f32; 8] =
+                [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, 1.0];
             let choice = random.next();
             // Infinities are rare, or all outputs would be NaN.
-            if choice.is_multiple_of(997) {
-                CHOICES[choice as usize / 1024 % 8]
-            } else {
-                -0.0
-            }
+            if choice.is_multiple_of(997) { CHOICES[choice as usize / 1024 % 8] } else { -0.0 }
         }
         Kind::Zeros => [0.0, -0.0, -0.0, -0.0, -1.0][random.next() as usize % 5],
     };
@@ -100,16 +88,12 @@ fn fill(seed: u64, kind: Kind, len: usize) -> Vec<f32> {
 
 fn random_signs(seed: u64, len: usize) -> Vec<i8> {
     let mut random = Random::new(seed);
-    (0..len)
-        .map(|_| if random.next() & 1 == 0 { 1 } else { -1 })
-        .collect()
+    (0..len).map(|_| if random.next() & 1 == 0 { 1 } else { -1 }).collect()
 }
 
 /// The bits, with every NaN made the same.
 fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter()
-        .map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits())
-        .collect()
+    x.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()
 }
 
 type Operation = fn(&BlockHadamard, &mut [f32], &Signs) -> Result<(), Error>;
@@ -129,10 +113,7 @@ fn assert_bit_equal(block: usize, x: &[f32], signs: &Signs) {
             let hadamard = BlockHadamard::new(block, isa).unwrap();
             let mut found = x.to_vec();
             operation(&hadamard, &mut found, signs).unwrap();
-            assert!(
-                bits(&found) == bits(&expected),
-                "{name} of blocks of {block} on {isa:?}"
-            );
+            assert!(bits(&found) == bits(&expected), "{name} of blocks of {block} on {isa:?}");
         }
     }
 }
@@ -152,13 +133,7 @@ fn every_block_size_and_kind_of_number() {
         let block = 1 << exponent;
         let len = 3 * block;
         let signs = Signs::new(random_signs(3, len)).unwrap();
-        for kind in [
-            Kind::Uniform,
-            Kind::AnyFinite,
-            Kind::Tiny,
-            Kind::Special,
-            Kind::Zeros,
-        ] {
+        for kind in [Kind::Uniform, Kind::AnyFinite, Kind::Tiny, Kind::Special, Kind::Zeros] {
             assert_bit_equal(block, &fill(7, kind, len), &signs);
         }
     }
@@ -172,14 +147,9 @@ fn alignment_does_not_matter() {
         let hadamard = BlockHadamard::new(block, isa).unwrap();
         for start in 0..16 {
             let mut unaligned = x.clone();
-            hadamard
-                .transform(&mut unaligned[start..start + block])
-                .unwrap();
+            hadamard.transform(&mut unaligned[start..start + block]).unwrap();
             let mut expected = x[start..start + block].to_vec();
-            BlockHadamard::new(block, Isa::scalar())
-                .unwrap()
-                .transform(&mut expected)
-                .unwrap();
+            BlockHadamard::new(block, Isa::scalar()).unwrap().transform(&mut expected).unwrap();
             assert_eq!(bits(&unaligned[start..start + block]), bits(&expected));
             assert_eq!(bits(&unaligned[..start]), bits(&x[..start]));
             assert_eq!(bits(&unaligned[start + block..]), bits(&x[start + block..]));
@@ -194,10 +164,7 @@ fn a_nan_reaches_its_whole_block_and_no_other() {
             let block = 1 << exponent;
             let mut x = fill(5, Kind::Uniform, 3 * block);
             x[block + block / 3] = f32::NAN;
-            BlockHadamard::new(block, isa)
-                .unwrap()
-                .transform(&mut x)
-                .unwrap();
+            BlockHadamard::new(block, isa).unwrap().transform(&mut x).unwrap();
             for (idx, x) in x.iter().enumerate() {
                 assert_eq!(
                     x.is_nan(),

@@ -6,30 +6,19 @@ use proptest::prelude::*;
 
 /// The Hadamard matrix without its scale, straight from the definition.
 fn entry(i: usize, j: usize) -> f64 {
-    if (i & j).count_ones().is_multiple_of(2) {
-        1.0
-    } else {
-        -1.0
-    }
+    if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
 /// H_b (sigma ⊙ x) in `f64`, one sum per output.
 fn oracle(block: usize, x: &[f32], signs: &Signs) -> Vec<f64> {
-    let signed: Vec<f64> = x
-        .iter()
-        .zip(signs.values())
-        .map(|(&x, sign)| f64::from(x) * f64::from(sign))
-        .collect();
+    let signed: Vec<f64> =
+        x.iter().zip(signs.values()).map(|(&x, sign)| f64::from(x) * f64::from(sign)).collect();
     let scale = (block as f64).sqrt().recip();
     signed
         .chunks(block)
         .flat_map(|x| {
             (0..block).map(move |i| {
-                x.iter()
-                    .enumerate()
-                    .map(|(j, x)| entry(i, j) * x)
-                    .sum::<f64>()
-                    * scale
+                x.iter().enumerate().map(|(j, x)| entry(i, j) * x).sum::<f64>() * scale
             })
         })
         .collect()
@@ -130,20 +119,14 @@ proptest! {
 fn the_matrix_is_hadamard() {
     for block in [2, 8, 64, 256] {
         let h = DMatrix::from_fn(block, block, entry);
-        assert_eq!(
-            &h * h.transpose(),
-            DMatrix::identity(block, block) * block as f64
-        );
+        assert_eq!(&h * h.transpose(), DMatrix::identity(block, block) * block as f64);
 
         for isa in Isa::available() {
             let mut rows = vec![0.0; block * block];
             for i in 0..block {
                 rows[i * block + i] = 1.0;
             }
-            BlockHadamard::new(block, isa)
-                .unwrap()
-                .transform(&mut rows)
-                .unwrap();
+            BlockHadamard::new(block, isa).unwrap().transform(&mut rows).unwrap();
             let scale = f64::from((1.0 / (block as f64).sqrt()) as f32);
             let found =
                 DMatrix::from_row_iterator(block, block, rows.iter().copied().map(f64::from));
@@ -162,10 +145,7 @@ fn the_scale_is_the_nearest_float() {
     ] {
         let mut x = vec![0.0; block];
         x[0] = 1.0;
-        BlockHadamard::new(block, Isa::scalar())
-            .unwrap()
-            .transform(&mut x)
-            .unwrap();
+        BlockHadamard::new(block, Isa::scalar()).unwrap().transform(&mut x).unwrap();
         assert_eq!(x, vec![scale; block]);
     }
 }
@@ -198,28 +178,13 @@ fn bad_shapes_are_refused_and_nothing_is_written() {
     let mut x = [1.0; 12];
 
     assert_eq!(hadamard.transform(&mut x[..6]), partial_block(6));
-    assert_eq!(
-        hadamard.forward(&mut x[..6], &Signs::plus(6)),
-        partial_block(6)
-    );
-    assert_eq!(
-        hadamard.inverse(&mut x[..6], &Signs::plus(6)),
-        partial_block(6)
-    );
-    assert_eq!(
-        hadamard.forward(&mut x, &Signs::plus(4)),
-        signs_width(12, 4)
-    );
-    assert_eq!(
-        hadamard.inverse(&mut x, &Signs::plus(16)),
-        signs_width(12, 16)
-    );
+    assert_eq!(hadamard.forward(&mut x[..6], &Signs::plus(6)), partial_block(6));
+    assert_eq!(hadamard.inverse(&mut x[..6], &Signs::plus(6)), partial_block(6));
+    assert_eq!(hadamard.forward(&mut x, &Signs::plus(4)), signs_width(12, 4));
+    assert_eq!(hadamard.inverse(&mut x, &Signs::plus(16)), signs_width(12, 16));
 
     for rows in [BlockHadamard::forward_rows, BlockHadamard::inverse_rows] {
-        assert_eq!(
-            rows(&hadamard, &mut x, 6, &Signs::plus(6)),
-            partial_block(6)
-        );
+        assert_eq!(rows(&hadamard, &mut x, 6, &Signs::plus(6)), partial_block(6));
         assert_eq!(
             rows(&hadamard, &mut x, 8, &Signs::plus(8)),
             Err(Error::PartialRow { len: 12, cols: 8 })
@@ -228,10 +193,7 @@ fn bad_shapes_are_refused_and_nothing_is_written() {
             rows(&hadamard, &mut x, 0, &Signs::plus(0)),
             Err(Error::PartialRow { len: 12, cols: 0 })
         );
-        assert_eq!(
-            rows(&hadamard, &mut x, 4, &Signs::plus(12)),
-            signs_width(4, 12)
-        );
+        assert_eq!(rows(&hadamard, &mut x, 4, &Signs::plus(12)), signs_width(4, 12));
     }
     assert_eq!(x, [1.0; 12]);
 }

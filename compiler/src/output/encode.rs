@@ -151,9 +151,7 @@ fn write_bf16(values: &[f32], bytes: &mut [u8]) -> Result<u64, Fault> {
     const RUN: usize = 1024;
     let mut narrow = [bf16::ZERO; RUN];
     let mut rounded = 0;
-    for (run, (values, bytes)) in
-        values.chunks(RUN).zip(bytes.chunks_mut(2 * RUN)).enumerate()
-    {
+    for (run, (values, bytes)) in values.chunks(RUN).zip(bytes.chunks_mut(2 * RUN)).enumerate() {
         let narrow = &mut narrow[..values.len()];
         narrow.convert_from_f32_slice(values);
         for (bytes, narrow) in bytes.as_chunks_mut().0.iter_mut().zip(&*narrow) {

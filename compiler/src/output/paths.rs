@@ -36,24 +36,20 @@ fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// Refuses outputs that would clobber something, before anything is created.
-pub(crate) fn check_paths(
-    outputs: &[Output],
-    inputs: &[&Path],
-    force: bool,
-) -> Result<(), Error> {
+pub(crate) fn check_paths(outputs: &[Output], inputs: &[&Path], force: bool) -> Result<(), Error> {
     let refuse = |path: &Path, problem: String, hint: Option<&str>| {
-        Err(Error::OutputPath {
-            path: path.to_path_buf(),
-            problem,
-            hint: hint.map(str::to_owned),
-        })
+        Err(Error::OutputPath { path: path.to_path_buf(), problem, hint: hint.map(str::to_owned) })
     };
     let mut seen: Vec<(&Path, &[u8])> = Vec::new();
     for output in outputs {
         let config = output.config.as_ref().map(|c| (c.path.as_path(), c.bytes.as_slice()));
         for (path, bytes) in [(output.path.as_path(), &[][..])].into_iter().chain(config) {
             if path == Path::new("-") {
-                return refuse(path, "an output is written at several places at once and cannot be a pipe".into(), Some("name a file"));
+                return refuse(
+                    path,
+                    "an output is written at several places at once and cannot be a pipe".into(),
+                    Some("name a file"),
+                );
             }
             if path.file_name().is_none() {
                 return refuse(path, "this is no file name".into(), None);

@@ -215,8 +215,7 @@ fn evaluate<L: Lanes>(
         while candidates != 0 {
             let lane = candidates.trailing_zeros() as usize;
             candidates &= candidates - 1;
-            let (scale, value) =
-                reference::candidate(lanes.lane_d(&scratch.sums[k], lane), k + 1);
+            let (scale, value) = reference::candidate(lanes.lane_d(&scratch.sums[k], lane), k + 1);
             if value < choices[lane].value {
                 choices[lane] = Candidate { value, scale, k: k + 1 };
             }

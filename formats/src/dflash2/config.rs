@@ -257,12 +257,8 @@ impl Config {
     /// The distinct input widths of the ternary matrices, ascending.
     #[must_use]
     pub fn matrix_widths(&self) -> Vec<usize> {
-        let mut widths = vec![
-            self.hidden_size,
-            self.q_width(),
-            self.intermediate_size,
-            self.fc_in(),
-        ];
+        let mut widths =
+            vec![self.hidden_size, self.q_width(), self.intermediate_size, self.fc_in()];
         widths.sort_unstable();
         widths.dedup();
         widths
@@ -282,8 +278,7 @@ impl Config {
     /// If there is no such layer.
     #[must_use]
     pub fn is_layer_causal(&self, layer: usize) -> bool {
-        self.is_causal
-            .unwrap_or(self.layer_types[layer] == LayerType::Sliding)
+        self.is_causal.unwrap_or(self.layer_types[layer] == LayerType::Sliding)
     }
 }
 

@@ -144,10 +144,7 @@ fn network(c: &Config) -> Result<Vec<(String, Value)>, Error> {
     if let Some(window) = c.sliding_window {
         let sliding = c.layer_types.iter().map(|t| *t == LayerType::Sliding);
         keys.push(int("sliding_window", window));
-        keys.push((
-            key("layer_types"),
-            Value::Array(Array::Bool(sliding.collect())),
-        ));
+        keys.push((key("layer_types"), Value::Array(Array::Bool(sliding.collect()))));
     }
     keys.push((key("is_causal"), Value::Bool(causal(c)?)));
     keys.push(float("rope_theta", c.rope_theta));

@@ -84,12 +84,8 @@ const LAYER: [Role; 15] = [
 ];
 
 /// Roles after the layers.
-const AFTER: [Role; 4] = [
-    Role::FinalNorm,
-    Role::SelectorHidden,
-    Role::PredecessorCodebook,
-    Role::SuccessorCodebook,
-];
+const AFTER: [Role; 4] =
+    [Role::FinalNorm, Role::SelectorHidden, Role::PredecessorCodebook, Role::SuccessorCodebook];
 
 impl Role {
     /// Whether the tensor is a matrix of the forward pass, rotated and ternary
@@ -129,10 +125,7 @@ impl Role {
     #[must_use]
     pub fn is_norm(self) -> bool {
         use Role::*;
-        matches!(
-            self,
-            InputNorm | PostAttentionNorm | QNorm | KNorm | HiddenNorm | FinalNorm
-        )
+        matches!(self, InputNorm | PostAttentionNorm | QNorm | KNorm | HiddenNorm | FinalNorm)
     }
 
     /// Names below `layers.N.` or at the top: published, GGUF.
@@ -145,10 +138,9 @@ impl Role {
             Self::Gate => ("mlp.gate_proj.weight", "ffn_gate.weight"),
             Self::Up => ("mlp.up_proj.weight", "ffn_up.weight"),
             Self::Down => ("mlp.down_proj.weight", "ffn_down.weight"),
-            Self::AttentionConvProjection => (
-                "attention_conv.kernel_projection.weight",
-                "attn_conv_proj.weight",
-            ),
+            Self::AttentionConvProjection => {
+                ("attention_conv.kernel_projection.weight", "attn_conv_proj.weight")
+            }
             Self::MlpConvProjection => {
                 ("mlp_conv.kernel_projection.weight", "ffn_conv_proj.weight")
             }
@@ -161,18 +153,15 @@ impl Role {
             Self::Fc => ("fc.weight", "fc.weight"),
             Self::HiddenNorm => ("hidden_norm.weight", "enc.output_norm.weight"),
             Self::FinalNorm => ("norm.weight", "output_norm.weight"),
-            Self::SelectorHidden => (
-                "candidate_selector.hidden_projection.weight",
-                "selector_hidden.weight",
-            ),
-            Self::PredecessorCodebook => (
-                "candidate_selector.predecessor_codebook",
-                "selector_predecessor.weight",
-            ),
-            Self::SuccessorCodebook => (
-                "candidate_selector.successor_codebook",
-                "selector_successor.weight",
-            ),
+            Self::SelectorHidden => {
+                ("candidate_selector.hidden_projection.weight", "selector_hidden.weight")
+            }
+            Self::PredecessorCodebook => {
+                ("candidate_selector.predecessor_codebook", "selector_predecessor.weight")
+            }
+            Self::SuccessorCodebook => {
+                ("candidate_selector.successor_codebook", "selector_successor.weight")
+            }
         }
     }
 
@@ -238,13 +227,7 @@ impl TensorSpec {
             None => (format!("{name}{suffix}"), gguf_name.to_owned()),
         };
         let shape = role.shape(config).into_iter().map(|d| d as u64).collect();
-        Self {
-            role,
-            layer,
-            name,
-            gguf_name,
-            shape,
-        }
+        Self { role, layer, name, gguf_name, shape }
     }
 
     /// Number of values.
@@ -267,12 +250,7 @@ pub fn specs(config: &Config, codebooks: Codebooks) -> Vec<TensorSpec> {
     let top = |role: Role| TensorSpec::new(role, None, config, codebooks);
     let layers = (0..config.num_hidden_layers)
         .flat_map(|n| LAYER.map(|role| TensorSpec::new(role, Some(n), config, codebooks)));
-    BEFORE
-        .map(top)
-        .into_iter()
-        .chain(layers)
-        .chain(AFTER.map(top))
-        .collect()
+    BEFORE.map(top).into_iter().chain(layers).chain(AFTER.map(top)).collect()
 }
 
 #[cfg(test)]

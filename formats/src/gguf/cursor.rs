@@ -29,12 +29,7 @@ pub(super) enum Short {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(source: &'a Source) -> Self {
-        Self {
-            source,
-            buf: Vec::new(),
-            at: 0,
-            pos: 0,
-        }
+        Self { source, buf: Vec::new(), at: 0, pos: 0 }
     }
 
     /// Bytes consumed so far.
@@ -45,9 +40,7 @@ impl<'a> Cursor<'a> {
     /// Checks that `n` more bytes exist.
     pub(super) fn check(&self, n: u64) -> Result<(), Short> {
         if n > self.source.len() - self.pos {
-            return Err(Short::End {
-                expected: self.pos.saturating_add(n),
-            });
+            return Err(Short::End { expected: self.pos.saturating_add(n) });
         }
         Ok(())
     }
@@ -58,10 +51,7 @@ impl<'a> Cursor<'a> {
         if n > (self.buf.len() - self.at) as u64 {
             let piece = n.max(PIECE.min(self.source.len() - self.pos));
             self.at = 0;
-            self.buf = self
-                .source
-                .read_vec(self.pos, piece)
-                .map_err(|e| Short::Io(Box::new(e)))?;
+            self.buf = self.source.read_vec(self.pos, piece).map_err(|e| Short::Io(Box::new(e)))?;
         }
         // Now `n` bytes are in memory, so it fits.
         let from = self.at;

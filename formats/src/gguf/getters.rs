@@ -58,10 +58,7 @@ impl File {
     /// # Errors
     /// [`Error::Key`] when the file names no architecture.
     pub fn arch_key(&self, suffix: &str) -> Result<String, Error> {
-        Ok(format!(
-            "{}.{suffix}",
-            self.require_str("general.architecture")?
-        ))
+        Ok(format!("{}.{suffix}", self.require_str("general.architecture")?))
     }
 
     fn key_error(&self, key: &str, expected: &str, found: &str) -> Error {

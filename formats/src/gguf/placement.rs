@@ -31,9 +31,8 @@ pub(super) fn placed(
     for entry in entries {
         if entry.offset != next {
             if let Some(previous) = tensors.last() {
-                let span = (entry.offset)
-                    .checked_sub(previous.offset - file.data_start)
-                    .filter(|span| {
+                let span =
+                    (entry.offset).checked_sub(previous.offset - file.data_start).filter(|span| {
                         prism_q2_0_len(previous)
                             .is_some_and(|len| padded(len, alignment) == Some(*span))
                     });
@@ -105,10 +104,7 @@ fn prism_q2_0(source: &Source, tensor: &TensorInfo, span: u64) -> Error {
     tensor_error(
         source,
         &tensor.name,
-        format!(
-            "{} bytes for type 42 (Q2_0: 64 values in 18 bytes)",
-            tensor.len
-        ),
+        format!("{} bytes for type 42 (Q2_0: 64 values in 18 bytes)", tensor.len),
         format!("{span}: the older PrismML layout of 128 values in 34 bytes under the same type"),
         Some("use a file with PQ2_0 (type 142) tensors, which name this layout unambiguously"),
     )

@@ -16,10 +16,7 @@ const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 pub(super) fn open(source: Source) -> Result<File, Error> {
-    let mut reader = Reader {
-        source: &source,
-        cursor: Cursor::new(&source),
-    };
+    let mut reader = Reader { source: &source, cursor: Cursor::new(&source) };
     let version = reader.version()?;
     let tensor_count = reader.count("tensor", MIN_TENSOR)?;
     let entry_count = reader.count("metadata", MIN_ENTRY)?;
@@ -38,25 +35,12 @@ pub(super) fn open(source: Source) -> Result<File, Error> {
     }
     let by_name = sorted_index(&entries, |entry| &entry.name);
     if let Some(name) = repeated(&entries, &by_name, |entry| &entry.name) {
-        return Err(tensor_error(
-            &source,
-            name,
-            "one entry of this name",
-            "several",
-            None,
-        ));
+        return Err(tensor_error(&source, name, "one entry of this name", "several", None));
     }
 
     let header_len = reader.cursor.position();
-    let mut file = File {
-        version,
-        metadata,
-        by_key,
-        tensors: Vec::new(),
-        by_name,
-        data_start: 0,
-        source,
-    };
+    let mut file =
+        File { version, metadata, by_key, tensors: Vec::new(), by_name, data_start: 0, source };
     let alignment = alignment(&file)?;
     // The header is inside a file, and an alignment at most 1 MiB.
     file.data_start = header_len.next_multiple_of(alignment);
@@ -79,12 +63,7 @@ fn repeated<'a, T>(
 ) -> Option<&'a str> {
     index
         .windows(2)
-        .map(|pair| {
-            (
-                name(&items[pair[0] as usize]),
-                name(&items[pair[1] as usize]),
-            )
-        })
+        .map(|pair| (name(&items[pair[0] as usize]), name(&items[pair[1] as usize])))
         .find(|(a, b)| a == b)
         .map(|(a, _)| a)
 }
@@ -154,17 +133,11 @@ impl Reader<'_> {
 
     /// Reads magic and version.
     fn version(&mut self) -> Result<u32, Error> {
-        let magic: [u8; 4] = self
-            .cursor
-            .array()
-            .map_err(|e| self.short("the magic", e))?;
+        let magic: [u8; 4] = self.cursor.array().map_err(|e| self.short("the magic", e))?;
         if magic != MAGIC {
             return Err(self.structure("magic", "`GGUF`", format!("`{}`", magic.escape_ascii())));
         }
-        let version = self
-            .cursor
-            .u32()
-            .map_err(|e| self.short("the version", e))?;
+        let version = self.cursor.u32().map_err(|e| self.short("the version", e))?;
         if version & 0xffff == 0 {
             let swapped = version.swap_bytes();
             return Err(self.structure(
@@ -257,13 +230,7 @@ impl Reader<'_> {
         let len = Description { dims: &dims, ty }
             .byte_len()
             .map_err(|(expected, found)| tensor_error(self.source, &name, expected, found, None))?;
-        Ok(Entry {
-            name,
-            dims,
-            ty,
-            offset,
-            len,
-        })
+        Ok(Entry { name, dims, ty, offset, len })
     }
 }
 

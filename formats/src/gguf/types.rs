@@ -131,9 +131,7 @@ impl GgmlType {
     }
 
     fn row(self) -> &'static (Self, &'static str, u64, u64) {
-        ALL.iter()
-            .find(|row| row.0 == self)
-            .expect("every type has a row in the table")
+        ALL.iter().find(|row| row.0 == self).expect("every type has a row in the table")
     }
 }
 

@@ -77,10 +77,7 @@ impl From<Short> for Unreadable {
 }
 
 fn wrong<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, Unreadable> {
-    Err(Unreadable::Wrong {
-        expected: expected.into(),
-        found: found.into(),
-    })
+    Err(Unreadable::Wrong { expected: expected.into(), found: found.into() })
 }
 
 impl Value {
@@ -260,11 +257,7 @@ impl Array {
         let element = cursor.u32()?;
         let count = cursor.u64()?;
         if element > id::F64 || element == id::ARRAY {
-            let found = if element == id::ARRAY {
-                "arrays".into()
-            } else {
-                format!("{element}")
-            };
+            let found = if element == id::ARRAY { "arrays".into() } else { format!("{element}") };
             return wrong("array elements of a scalar type or strings", found);
         }
         if count > MAX_ELEMENTS {
@@ -286,12 +279,7 @@ impl Array {
             id::F64 => Self::F64(scalars(cursor, count, f64::from_le_bytes)?),
             id::BOOL => {
                 let bytes = cursor.take(count)?;
-                Self::Bool(
-                    bytes
-                        .iter()
-                        .map(|b| bool_of(*b))
-                        .collect::<Result<_, _>>()?,
-                )
+                Self::Bool(bytes.iter().map(|b| bool_of(*b)).collect::<Result<_, _>>()?)
             }
             _ => {
                 // Each string is at least its length field.
@@ -373,27 +361,18 @@ fn bool_of(byte: u8) -> Result<bool, Unreadable> {
 pub(super) fn string(cursor: &mut Cursor<'_>, max: u64) -> Result<String, Unreadable> {
     let len = cursor.u64()?;
     if len > max {
-        return wrong(
-            format!("at most {max} bytes of text"),
-            format!("a length of {len}"),
-        );
+        return wrong(format!("at most {max} bytes of text"), format!("a length of {len}"));
     }
     match std::str::from_utf8(cursor.take(len)?) {
         Ok(text) => Ok(text.to_owned()),
-        Err(e) => wrong(
-            "text in UTF-8",
-            format!("other bytes at byte {} of it", e.valid_up_to()),
-        ),
+        Err(e) => wrong("text in UTF-8", format!("other bytes at byte {} of it", e.valid_up_to())),
     }
 }
 
 /// Appends a length and the bytes of `text`.
 pub(super) fn write_string(out: &mut Vec<u8>, text: &str) -> Result<(), (String, String)> {
     if text.len() as u64 > MAX_STRING {
-        return Err((
-            format!("at most {MAX_STRING} bytes of text"),
-            format!("{}", text.len()),
-        ));
+        return Err((format!("at most {MAX_STRING} bytes of text"), format!("{}", text.len())));
     }
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());

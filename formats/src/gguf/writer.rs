@@ -46,10 +46,7 @@ const PLANNED: &str = "new GGUF file";
 pub fn layout(metadata: &[(String, Value)], tensors: Vec<NewTensor>) -> Result<Layout, Error> {
     let mut header = MAGIC.to_vec();
     header.extend(VERSION.to_le_bytes());
-    for (part, count) in [
-        ("tensor count", tensors.len()),
-        ("metadata count", metadata.len()),
-    ] {
+    for (part, count) in [("tensor count", tensors.len()), ("metadata count", metadata.len())] {
         if count as u64 > MAX_ENTRIES {
             return Err(Error::Structure {
                 path: PLANNED.into(),

@@ -60,11 +60,7 @@ impl PackConfig {
                 found: e.to_string(),
                 hint: None,
             })?;
-        let root = Object {
-            path,
-            key: String::new(),
-            map: &root,
-        };
+        let root = Object { path, key: String::new(), map: &root };
         root.exactly("model_type", MODEL_TYPE)?;
         if root.map.contains_key("base_model_type") {
             root.exactly("base_model_type", BASE_MODEL_TYPE)?;
@@ -82,10 +78,7 @@ impl PackConfig {
             None => false,
             Some(_) => truthy(root.object("components")?.map.get("vision")),
         };
-        Ok(Self {
-            modules: root.modules()?,
-            vision,
-        })
+        Ok(Self { modules: root.modules()?, vision })
     }
 
     /// What the names of the text model's tensors start with.
@@ -116,11 +109,7 @@ struct Object<'a> {
 
 impl<'a> Object<'a> {
     fn child(&self, name: &str) -> String {
-        if self.key.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.key)
-        }
+        if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
     }
 
     fn wrong(&self, name: &str, expected: impl Into<String>) -> Error {
@@ -128,10 +117,7 @@ impl<'a> Object<'a> {
             path: self.path.to_path_buf(),
             key: self.child(name),
             expected: expected.into(),
-            found: self
-                .map
-                .get(name)
-                .map_or_else(|| "nothing".into(), describe),
+            found: self.map.get(name).map_or_else(|| "nothing".into(), describe),
             hint: None,
         }
     }
@@ -145,23 +131,17 @@ impl<'a> Object<'a> {
     }
 
     fn one_of(&self, name: &str, allowed: &[u64]) -> Result<u64, Error> {
-        self.map
-            .get(name)
-            .and_then(Value::as_u64)
-            .filter(|n| allowed.contains(n))
-            .ok_or_else(|| {
+        self.map.get(name).and_then(Value::as_u64).filter(|n| allowed.contains(n)).ok_or_else(
+            || {
                 let allowed: Vec<_> = allowed.iter().map(u64::to_string).collect();
                 self.wrong(name, allowed.join(", "))
-            })
+            },
+        )
     }
 
     fn object(&self, name: &str) -> Result<Object<'a>, Error> {
         match self.map.get(name) {
-            Some(Value::Object(map)) => Ok(Object {
-                path: self.path,
-                key: self.child(name),
-                map,
-            }),
+            Some(Value::Object(map)) => Ok(Object { path: self.path, key: self.child(name), map }),
             _ => Err(self.wrong(name, "an object")),
         }
     }
@@ -183,11 +163,7 @@ impl<'a> Object<'a> {
                     hint: None,
                 });
             };
-            let entry = Object {
-                path: self.path,
-                key,
-                map,
-            };
+            let entry = Object { path: self.path, key, map };
             let module = entry.module()?;
             if !seen.insert(module.path.clone()) {
                 return Err(entry.wrong("path", "a path that no other module has"));
@@ -212,12 +188,7 @@ impl<'a> Object<'a> {
             .get("embedding")
             .and_then(Value::as_bool)
             .ok_or_else(|| self.wrong("embedding", "true or false"))?;
-        Ok(PackModule {
-            path,
-            dtype,
-            block: self.one_of("block", &BLOCKS)? as usize,
-            embedding,
-        })
+        Ok(PackModule { path, dtype, block: self.one_of("block", &BLOCKS)? as usize, embedding })
     }
 }
 
@@ -265,9 +236,7 @@ mod tests {
     fn modules_and_prefix() {
         let pack = parse(&config()).unwrap();
         assert_eq!(pack.prefix(), "language_model.");
-        let [embed, head] = &pack.modules[..] else {
-            panic!("{pack:?}")
-        };
+        let [embed, head] = &pack.modules[..] else { panic!("{pack:?}") };
         assert_eq!(
             *embed,
             PackModule {
@@ -289,12 +258,7 @@ mod tests {
     fn what_is_optional() {
         let mut config = config();
         let root = config.as_object_mut().unwrap();
-        for key in [
-            "schema_version",
-            "base_model_type",
-            "components",
-            "text_config",
-        ] {
+        for key in ["schema_version", "base_model_type", "components", "text_config"] {
             root.remove(key);
         }
         root["quantization"].as_object_mut().unwrap().remove("mode");
@@ -309,21 +273,13 @@ mod tests {
             ("/schema_version", json!(3), "schema_version"),
             ("/quantization", json!([]), "quantization"),
             ("/quantization/bits", json!(4), "quantization.bits"),
-            (
-                "/quantization/group_size",
-                json!(64),
-                "quantization.group_size",
-            ),
+            ("/quantization/group_size", json!(64), "quantization.group_size"),
             ("/quantization/mode", json!("mxfp4"), "quantization.mode"),
             ("/components", json!(1), "components"),
             ("/modules", json!({}), "modules"),
             ("/modules/1", json!("x"), "modules[1]"),
             ("/modules/1/path", json!(""), "modules[1].path"),
-            (
-                "/modules/1/path",
-                json!("model.embed_tokens"),
-                "modules[1].path",
-            ),
+            ("/modules/1/path", json!("model.embed_tokens"), "modules[1].path"),
             ("/modules/1/dtype", json!("int8"), "modules[1].dtype"),
             ("/modules/1/block", json!(1000), "modules[1].block"),
             ("/modules/1/block", json!(-1), "modules[1].block"),
@@ -344,10 +300,7 @@ mod tests {
             let mut config = config();
             config.as_object_mut().unwrap().remove(key);
             let message = parse(&config).unwrap_err().to_string();
-            assert!(
-                message.contains(key) && message.contains("found nothing"),
-                "{message}"
-            );
+            assert!(message.contains(key) && message.contains("found nothing"), "{message}");
         }
         for text in ["", "[]", "{", "null", "\u{0}"] {
             let error = PackConfig::parse("config.json", text.as_bytes()).unwrap_err();

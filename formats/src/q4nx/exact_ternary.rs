@@ -91,11 +91,7 @@ pub(crate) fn tile_scales(
                     found: format!("fp16 bits 0x{:04X} ({s})", s.to_bits()),
                 });
             };
-            out[r] = if exact == bf16::ZERO {
-                0
-            } else {
-                exact.to_bits()
-            };
+            out[r] = if exact == bf16::ZERO { 0 } else { exact.to_bits() };
         }
     }
     Ok(out)
@@ -106,14 +102,8 @@ fn encode_codes(rows: &TernaryRows, row0: usize, col_block: usize, out: &mut [u8
     let mut even: Rows8 = [[0; 8]; 8];
     let mut odd: Rows8 = [[0; 8]; 8];
     for pair in 0..8 {
-        tile::load(
-            &mut even[pair],
-            tile_codes(rows, row0 + 2 * pair, col_block),
-        );
-        tile::load(
-            &mut odd[pair],
-            tile_codes(rows, row0 + 2 * pair + 1, col_block),
-        );
+        tile::load(&mut even[pair], tile_codes(rows, row0 + 2 * pair, col_block));
+        tile::load(&mut odd[pair], tile_codes(rows, row0 + 2 * pair + 1, col_block));
     }
     tile::transpose(&mut even);
     tile::transpose(&mut odd);
@@ -154,19 +144,13 @@ pub fn decode(bytes: &[u8], rows: &mut TernaryRows) -> Result<(), Fault> {
     let n_col_blocks = rows.cols() / COL_BLOCK;
     for (f, chunk) in bytes.chunks_exact(CHUNK_BYTES).enumerate() {
         let (row0, col_block) = (f / n_col_blocks * ROW_BLOCK, f % n_col_blocks);
-        let at_chunk = |(expected, found)| Fault {
-            unit: "chunk",
-            index: f as u64,
-            expected,
-            found,
-        };
+        let at_chunk =
+            |(expected, found)| Fault { unit: "chunk", index: f as u64, expected, found };
         if !accepts(chunk) {
             return Err(at_chunk(why_not(chunk)));
         }
-        put_scales(rows, row0, col_block, |half, r| {
-            plane(chunk, 0, 4 * half, r)
-        })
-        .map_err(at_chunk)?;
+        put_scales(rows, row0, col_block, |half, r| plane(chunk, 0, 4 * half, r))
+            .map_err(at_chunk)?;
         for (half, nibbles) in chunk[2 * PLANE_BYTES..].chunks_exact(2048).enumerate() {
             decode_codes(nibbles, rows, row0 + 16 * half, col_block);
         }
@@ -219,14 +203,8 @@ fn decode_codes(nibbles: &[u8], rows: &mut TernaryRows, row0: usize, col_block: 
     tile::transpose(&mut even);
     tile::transpose(&mut odd);
     for pair in 0..8 {
-        tile::store(
-            &even[pair],
-            tile_codes_mut(rows, row0 + 2 * pair, col_block),
-        );
-        tile::store(
-            &odd[pair],
-            tile_codes_mut(rows, row0 + 2 * pair + 1, col_block),
-        );
+        tile::store(&even[pair], tile_codes_mut(rows, row0 + 2 * pair, col_block));
+        tile::store(&odd[pair], tile_codes_mut(rows, row0 + 2 * pair + 1, col_block));
     }
 }
 
@@ -257,9 +235,7 @@ pub(super) fn accepts(chunk: &[u8]) -> bool {
         .iter()
         .map(|bytes| u64::from_le_bytes(*bytes))
         // Nibbles above 3 keep a high bit, a 3 leaves its low one.
-        .fold(0, |wrong, c| {
-            wrong | (c & splat(0xCC)) | (c & (c >> 1) & splat(0x11))
-        });
+        .fold(0, |wrong, c| wrong | (c & splat(0xCC)) | (c & (c >> 1) & splat(0x11)));
     wrong == 0 && codes == 0
 }
 
@@ -267,11 +243,8 @@ pub(super) fn accepts(chunk: &[u8]) -> bool {
 fn why_not(chunk: &[u8]) -> (String, String) {
     for g in 0..8 {
         for r in 0..ROW_BLOCK {
-            let (first, d, m) = (
-                plane(chunk, 0, g & 4, r),
-                plane(chunk, 0, g, r),
-                plane(chunk, PLANE_BYTES, g, r),
-            );
+            let (first, d, m) =
+                (plane(chunk, 0, g & 4, r), plane(chunk, 0, g, r), plane(chunk, PLANE_BYTES, g, r));
             let at = format!("at row {r}, columns {}..", 32 * g);
             if d != first {
                 return (
@@ -310,10 +283,9 @@ fn plane(chunk: &[u8], base: usize, g: usize, r: usize) -> u16 {
 
 /// Whole chunks only: the engines have no ternary tile with padding.
 pub(crate) fn check_shape(rows: &TernaryRows) -> Result<(), Fault> {
-    for (unit, found, multiple) in [
-        ("row", rows.rows(), ROW_BLOCK),
-        ("column", rows.cols(), COL_BLOCK),
-    ] {
+    for (unit, found, multiple) in
+        [("row", rows.rows(), ROW_BLOCK), ("column", rows.cols(), COL_BLOCK)]
+    {
         if found % multiple != 0 {
             return Err(Fault {
                 unit,
@@ -365,11 +337,7 @@ mod tests {
             rows.set_code(r, k, 2);
             let chunk = chunk_of(&rows);
             for (at, found) in chunk.iter().enumerate().skip(1024) {
-                assert_eq!(
-                    *found,
-                    if at == byte { value } else { 0 },
-                    "({r}, {k}) byte {at}"
-                );
+                assert_eq!(*found, if at == byte { value } else { 0 }, "({r}, {k}) byte {at}");
             }
         }
     }
@@ -381,13 +349,7 @@ mod tests {
             rows.parts_mut().1.fill(zero);
             let chunk = chunk_of(&rows);
             assert_eq!(chunk[..512], [0; 512]);
-            assert!(
-                chunk[512..1024]
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .all(|m| *m == [0x00, 0x80])
-            );
+            assert!(chunk[512..1024].as_chunks().0.iter().all(|m| *m == [0x00, 0x80]));
             assert_eq!(classify(&chunk), Content::ExactTernary);
             let mut trap = chunk.clone();
             trap[512..1024].fill(0);
@@ -404,12 +366,7 @@ mod tests {
             // d of row 3, group 5: not that of group 4.
             (2 * (5 * 32 + 3), 1, "one scale", "at row 3, columns 160.."),
             // m of row 0, group 0.
-            (
-                512,
-                1,
-                "negated",
-                "scale bits 0x3F80 with minimum bits 0xBF81 at row 0",
-            ),
+            (512, 1, "negated", "scale bits 0x3F80 with minimum bits 0xBF81 at row 0"),
             // Nibbles of rows 0 and 1, column 1; of rows 30 and 31, column 255.
             (1032, 0x13, "ternary codes", "code 3 at row 0, column 1"),
             (5119, 0x41, "ternary codes", "code 4 at row 31, column 255"),
@@ -425,10 +382,7 @@ mod tests {
             .unwrap_err();
             assert_eq!((fault.unit, fault.index), ("chunk", 1));
             let message = fault.to_string();
-            assert!(
-                message.contains(expected) && message.contains(found),
-                "{message}"
-            );
+            assert!(message.contains(expected) && message.contains(found), "{message}");
         }
         assert_eq!(decode(&good, &mut rows), Ok(()));
         assert_eq!(rows, ones());

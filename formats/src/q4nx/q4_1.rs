@@ -18,9 +18,7 @@ pub(super) fn dequantize(chunk: &[u8], out: &mut [f32]) -> Result<(), Fault> {
 }
 
 pub(super) fn dequantize_signed(chunk: &[u8], out: &mut [f32]) -> Result<(), Fault> {
-    each(chunk, out, |d, code, _| {
-        d * f32::from((code << 4) as i8 >> 4)
-    })
+    each(chunk, out, |d, code, _| d * f32::from((code << 4) as i8 >> 4))
 }
 
 #[inline]

@@ -52,10 +52,7 @@ fn swap<const DISTANCE: usize, const LOW: u64>(m: &mut Rows8) {
         let (upper, lower) = pair.split_at_mut(DISTANCE);
         let words = upper.as_flattened_mut().iter_mut();
         for (a, b) in words.zip(lower.as_flattened_mut()) {
-            (*a, *b) = (
-                (*a & LOW) | ((*b & LOW) << shift),
-                ((*a >> shift) & LOW) | (*b & !LOW),
-            );
+            (*a, *b) = ((*a & LOW) | ((*b & LOW) << shift), ((*a >> shift) & LOW) | (*b & !LOW));
         }
     }
 }

@@ -145,9 +145,7 @@ impl Checkpoint {
         checkpoint.warn_of_index(&index);
         let strays = safetensors_in(dir)?;
         checkpoint.warn_of_strays(
-            strays
-                .iter()
-                .filter(|name| shards.binary_search(&name.as_str()).is_err()),
+            strays.iter().filter(|name| shards.binary_search(&name.as_str()).is_err()),
         );
         Ok(checkpoint)
     }
@@ -168,18 +166,11 @@ impl Checkpoint {
                 .filter(|pair| name(pair[0]) == name(pair[1]))
                 .map(|pair| name(pair[0])),
         )?;
-        Ok(Self {
-            dir: dir.to_path_buf(),
-            files,
-            by_name,
-            warnings: Vec::new(),
-        })
+        Ok(Self { dir: dir.to_path_buf(), files, by_name, warnings: Vec::new() })
     }
 
     fn warn_of_index(&mut self, index: &Index) {
-        let actual: u64 = self
-            .tensors()
-            .fold(0, |sum: u64, (_, t)| sum.saturating_add(t.len));
+        let actual: u64 = self.tensors().fold(0, |sum: u64, (_, t)| sum.saturating_add(t.len));
         if let Some(stated) = &index.metadata.total_size
             && stated.as_f64() != Some(actual as f64)
         {
@@ -315,10 +306,7 @@ impl Index {
         let index: Self = serde_json::from_slice(&json)
             .map_err(|e| structure(expected.into(), shown(&e.to_string())))?;
         if index.weight_map.0.is_empty() {
-            return Err(structure(
-                "a `weight_map` of at least one tensor".into(),
-                "none".into(),
-            ));
+            return Err(structure("a `weight_map` of at least one tensor".into(), "none".into()));
         }
         Ok(index)
     }
@@ -368,10 +356,5 @@ fn names_error<'a>(
     if names.is_empty() {
         return Ok(());
     }
-    Err(Error::Names {
-        path: path.to_path_buf(),
-        problem: problem.into(),
-        names,
-        hint: None,
-    })
+    Err(Error::Names { path: path.to_path_buf(), problem: problem.into(), names, hint: None })
 }

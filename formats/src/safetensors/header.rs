@@ -44,10 +44,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Header, Malformed> {
     let mut text = serde_json::Deserializer::from_slice(json);
     text.deserialize_map(HeaderVisitor { key: &mut key })
         .and_then(|header| text.end().map(|()| header))
-        .map_err(|e| Malformed {
-            key,
-            message: e.to_string(),
-        })
+        .map_err(|e| Malformed { key, message: e.to_string() })
 }
 
 struct HeaderVisitor<'a> {
@@ -78,10 +75,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
                 entries.extend(self.key.take().map(|name| (name, entry)));
             }
         }
-        Ok(Header {
-            metadata: metadata.unwrap_or_default(),
-            entries,
-        })
+        Ok(Header { metadata: metadata.unwrap_or_default(), entries })
     }
 }
 

@@ -66,9 +66,8 @@ pub fn layout(mut tensors: Vec<NewTensor>, metadata: &BTreeMap<String, String>) 
     let mut end = 0_u64;
     let mut planned = Vec::with_capacity(tensors.len());
     for NewTensor { name, dtype, shape } in tensors {
-        let len = dtype
-            .byte_len(&shape)
-            .expect("a tensor's size is in whole bytes and fits 64 bits");
+        let len =
+            dtype.byte_len(&shape).expect("a tensor's size is in whole bytes and fits 64 bits");
         let offset = end;
         end = end.checked_add(len).expect("a file's size fits 64 bits");
         if json.len() > 1 {
@@ -82,13 +81,7 @@ pub fn layout(mut tensors: Vec<NewTensor>, metadata: &BTreeMap<String, String>) 
             r#":{{"dtype":"{dtype}","shape":[{}],"data_offsets":[{offset},{end}]}}"#,
             dims.join(",")
         );
-        planned.push(TensorInfo {
-            name,
-            dtype,
-            shape,
-            offset,
-            len,
-        });
+        planned.push(TensorInfo { name, dtype, shape, offset, len });
     }
     json.push('}');
 
@@ -103,9 +96,7 @@ pub fn layout(mut tensors: Vec<NewTensor>, metadata: &BTreeMap<String, String>) 
     Layout {
         header,
         tensors: planned,
-        file_len: data_start
-            .checked_add(end)
-            .expect("a file's size fits 64 bits"),
+        file_len: data_start.checked_add(end).expect("a file's size fits 64 bits"),
     }
 }
 

@@ -109,18 +109,9 @@ fn within(x: __m256) -> __m256 {
     let upper1 = _mm256_setr_ps(0.0, -0.0, 0.0, -0.0, 0.0, -0.0, 0.0, -0.0);
     let upper2 = _mm256_setr_ps(0.0, 0.0, -0.0, -0.0, 0.0, 0.0, -0.0, -0.0);
     let upper4 = _mm256_setr_ps(0.0, 0.0, 0.0, 0.0, -0.0, -0.0, -0.0, -0.0);
-    let x = _mm256_add_ps(
-        _mm256_permute_ps::<0b10_11_00_01>(x),
-        _mm256_xor_ps(x, upper1),
-    );
-    let x = _mm256_add_ps(
-        _mm256_permute_ps::<0b01_00_11_10>(x),
-        _mm256_xor_ps(x, upper2),
-    );
-    _mm256_add_ps(
-        _mm256_permute2f128_ps::<0x01>(x, x),
-        _mm256_xor_ps(x, upper4),
-    )
+    let x = _mm256_add_ps(_mm256_permute_ps::<0b10_11_00_01>(x), _mm256_xor_ps(x, upper1));
+    let x = _mm256_add_ps(_mm256_permute_ps::<0b01_00_11_10>(x), _mm256_xor_ps(x, upper2));
+    _mm256_add_ps(_mm256_permute2f128_ps::<0x01>(x, x), _mm256_xor_ps(x, upper4))
 }
 
 /// One stage, at a distance of `STRIDE` vectors.
@@ -164,13 +155,8 @@ fn radix8_pass<const STRIDE: usize>(x: &mut [Lanes]) {
 /// Four stages, the first at a distance of `STRIDE` vectors.
 #[target_feature(enable = "avx2")]
 fn radix16_pass<const STRIDE: usize>(x: &mut [Lanes]) {
-    for [lower, upper] in x
-        .as_chunks_mut::<STRIDE>()
-        .0
-        .as_chunks_mut::<8>()
-        .0
-        .as_chunks_mut::<2>()
-        .0
+    for [lower, upper] in
+        x.as_chunks_mut::<STRIDE>().0.as_chunks_mut::<8>().0.as_chunks_mut::<2>().0
     {
         for i in 0..STRIDE {
             let [u0, u1, u2, u3, u4, u5, u6, u7] = radix8(gather8(lower, i));

@@ -155,13 +155,8 @@ fn radix8_pass<const STRIDE: usize>(x: &mut [Lanes]) {
 /// Four stages, the first at a distance of `STRIDE` vectors.
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 fn radix16_pass<const STRIDE: usize>(x: &mut [Lanes]) {
-    for [lower, upper] in x
-        .as_chunks_mut::<STRIDE>()
-        .0
-        .as_chunks_mut::<8>()
-        .0
-        .as_chunks_mut::<2>()
-        .0
+    for [lower, upper] in
+        x.as_chunks_mut::<STRIDE>().0.as_chunks_mut::<8>().0.as_chunks_mut::<2>().0
     {
         for i in 0..STRIDE {
             let [u0, u1, u2, u3, u4, u5, u6, u7] = radix8(gather8(lower, i));

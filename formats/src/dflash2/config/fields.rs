@@ -41,12 +41,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(super) fn new(path: &'a Path, top: &'a Map<String, Value>) -> Result<Self, Error> {
-        let mut fields = Self {
-            path,
-            top,
-            block: None,
-            rope: None,
-        };
+        let mut fields = Self { path, top, block: None, rope: None };
         fields.block = fields.object("dflash_config")?;
         fields.rope = fields.object("rope_parameters")?;
         Ok(fields)
@@ -83,11 +78,7 @@ impl<'a> Fields<'a> {
             (Some(a), Some(b)) if !same(a, b) => Err(self.fault(
                 name,
                 "one value",
-                format!(
-                    "{} in `{parent}` and {} at the top level",
-                    describe(a),
-                    describe(b)
-                ),
+                format!("{} in `{parent}` and {} at the top level", describe(a), describe(b)),
             )),
             (inner, top) => Ok(inner.or(top)),
         }
@@ -113,10 +104,9 @@ impl<'a> Fields<'a> {
 
     fn absent(&self, name: &str, expected: &str) -> Error {
         let (key, place) = match self.inner(name) {
-            Some((parent, _)) => (
-                format!("{parent}.{name}"),
-                format!(" (in `{parent}` or at the top level)"),
-            ),
+            Some((parent, _)) => {
+                (format!("{parent}.{name}"), format!(" (in `{parent}` or at the top level)"))
+            }
             None => (name.into(), String::new()),
         };
         Error::Key {
@@ -152,8 +142,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn need_int(&self, name: &str) -> Result<usize, Error> {
-        self.int(name)?
-            .ok_or_else(|| self.absent(name, "an integer"))
+        self.int(name)?.ok_or_else(|| self.absent(name, "an integer"))
     }
 
     pub(super) fn token(&self, name: &str) -> Result<Option<u32>, Error> {
@@ -161,8 +150,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn need_token(&self, name: &str) -> Result<u32, Error> {
-        self.token(name)?
-            .ok_or_else(|| self.absent(name, "a token id"))
+        self.token(name)?.ok_or_else(|| self.absent(name, "a token id"))
     }
 
     pub(super) fn token_or_tokens(&self, name: &str) -> Result<Vec<u32>, Error> {
@@ -189,25 +177,18 @@ impl<'a> Fields<'a> {
         let Some(value) = self.find(name)? else {
             return Ok(None);
         };
-        value
-            .as_f64()
-            .map(Some)
-            .ok_or_else(|| self.fault(name, "a number", describe(value)))
+        value.as_f64().map(Some).ok_or_else(|| self.fault(name, "a number", describe(value)))
     }
 
     pub(super) fn need_number(&self, name: &str) -> Result<f64, Error> {
-        self.number(name)?
-            .ok_or_else(|| self.absent(name, "a number"))
+        self.number(name)?.ok_or_else(|| self.absent(name, "a number"))
     }
 
     pub(super) fn boolean(&self, name: &str) -> Result<Option<bool>, Error> {
         let Some(value) = self.find(name)? else {
             return Ok(None);
         };
-        value
-            .as_bool()
-            .map(Some)
-            .ok_or_else(|| self.fault(name, "true or false", describe(value)))
+        value.as_bool().map(Some).ok_or_else(|| self.fault(name, "true or false", describe(value)))
     }
 
     pub(super) fn refuse_foreign_architectures(&self) -> Result<(), Error> {

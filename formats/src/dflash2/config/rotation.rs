@@ -76,13 +76,7 @@ impl PrismHadamard {
         let folded = map
             .get("folded")
             .and_then(Value::as_str)
-            .ok_or_else(|| {
-                fault(
-                    "folded",
-                    "a comma-separated list of names",
-                    map.get("folded"),
-                )
-            })?
+            .ok_or_else(|| fault("folded", "a comma-separated list of names", map.get("folded")))?
             .split(',')
             .map(|name| name.trim().to_owned())
             .collect();
@@ -122,10 +116,7 @@ impl PrismHadamard {
             }
         }
         if self.og_signs.len() != config.q_width() {
-            let expected = format!(
-                "{} signs, the width of the attention output",
-                config.q_width()
-            );
+            let expected = format!("{} signs, the width of the attention output", config.q_width());
             return Err(fault("og_signs", expected, self.og_signs.len().to_string()));
         }
         let mut names: Vec<_> = self.folded.iter().collect();

@@ -26,11 +26,7 @@ pub(in crate::dflash2) struct Violation {
 
 impl Violation {
     fn new(field: &'static str, expected: impl Into<String>, found: impl Display) -> Self {
-        Self {
-            field,
-            expected: expected.into(),
-            found: found.to_string(),
-        }
+        Self { field, expected: expected.into(), found: found.to_string() }
     }
 
     pub(in crate::dflash2) fn at(&self, path: &Path, key: String) -> Error {
@@ -76,11 +72,7 @@ fn sizes(c: &Config) -> Result<(), Violation> {
     }
     if c.num_hidden_layers > MAX_LAYERS {
         let expected = format!("at most {MAX_LAYERS}");
-        return Err(Violation::new(
-            "num_hidden_layers",
-            expected,
-            c.num_hidden_layers,
-        ));
+        return Err(Violation::new("num_hidden_layers", expected, c.num_hidden_layers));
     }
     if !(2..=MAX_BLOCK_ROWS).contains(&c.block_size) {
         let expected = format!("2 to {MAX_BLOCK_ROWS} rows");
@@ -88,11 +80,7 @@ fn sizes(c: &Config) -> Result<(), Violation> {
     }
     if c.conv_kernel_size > MAX_BLOCK_ROWS {
         let expected = format!("at most {MAX_BLOCK_ROWS} taps");
-        return Err(Violation::new(
-            "conv_kernel_size",
-            expected,
-            c.conv_kernel_size,
-        ));
+        return Err(Violation::new("conv_kernel_size", expected, c.conv_kernel_size));
     }
     if c.layer_types.len() != c.num_hidden_layers {
         let expected = format!("{} entries, one per layer", c.num_hidden_layers);
@@ -108,11 +96,7 @@ fn sizes(c: &Config) -> Result<(), Violation> {
 fn ratios(c: &Config) -> Result<(), Violation> {
     if !c.num_attention_heads.is_multiple_of(c.num_key_value_heads) {
         let expected = format!("a divisor of the {} attention heads", c.num_attention_heads);
-        return Err(Violation::new(
-            "num_key_value_heads",
-            expected,
-            c.num_key_value_heads,
-        ));
+        return Err(Violation::new("num_key_value_heads", expected, c.num_key_value_heads));
     }
     if !c.head_dim.is_multiple_of(2) {
         let expected = "an even number (RoPE turns pairs)";
@@ -120,11 +104,7 @@ fn ratios(c: &Config) -> Result<(), Violation> {
     }
     if !c.hidden_size.is_multiple_of(c.conv_group_size) {
         let expected = format!("a divisor of the hidden size {}", c.hidden_size);
-        return Err(Violation::new(
-            "conv_group_size",
-            expected,
-            c.conv_group_size,
-        ));
+        return Err(Violation::new("conv_group_size", expected, c.conv_group_size));
     }
     if c.selector_top_k > c.vocab_size {
         let expected = format!("at most the {} tokens of the vocabulary", c.vocab_size);
@@ -141,11 +121,7 @@ fn constants(c: &Config) -> Result<(), Violation> {
     // GGUF and the engines hold these as f32, so an f32 must be able to.
     let positive = |v: f64| (v as f32).is_finite() && (v as f32) > 0.0;
     if !positive(c.rms_norm_eps) || c.rms_norm_eps >= 1.0 {
-        return Err(Violation::new(
-            "rms_norm_eps",
-            "a number between 0 and 1",
-            c.rms_norm_eps,
-        ));
+        return Err(Violation::new("rms_norm_eps", "a number between 0 and 1", c.rms_norm_eps));
     }
     for (field, value) in [
         ("rope_theta", Some(c.rope_theta)),
@@ -163,11 +139,7 @@ fn constants(c: &Config) -> Result<(), Violation> {
 fn taps(c: &Config) -> Result<(), Violation> {
     let ids = &c.target_layer_ids;
     if ids.is_empty() {
-        return Err(Violation::new(
-            "target_layer_ids",
-            "at least one target layer",
-            "none",
-        ));
+        return Err(Violation::new("target_layer_ids", "at least one target layer", "none"));
     }
     if let Some(pair) = ids.windows(2).find(|p| p[0] >= p[1]) {
         return Err(Violation::new(
@@ -205,14 +177,9 @@ fn products(c: &Config) -> Result<(), Violation> {
     let inter = c.intermediate_size as u64;
     let q = width("num_attention_heads", &[c.num_attention_heads, c.head_dim])?;
     let kv = width("num_key_value_heads", &[c.num_key_value_heads, c.head_dim])?;
-    let fc_in = width(
-        "target_layer_ids",
-        &[c.target_layer_ids.len(), c.hidden_size],
-    )?;
-    let conv = width(
-        "conv_kernel_size",
-        &[2, c.conv_kernel_size, c.hidden_size / c.conv_group_size],
-    )?;
+    let fc_in = width("target_layer_ids", &[c.target_layer_ids.len(), c.hidden_size])?;
+    let conv =
+        width("conv_kernel_size", &[2, c.conv_kernel_size, c.hidden_size / c.conv_group_size])?;
     let base = width("conv_kernel_size", &[2, c.conv_kernel_size, c.hidden_size])?;
     let rank = c.selector_rank as u64;
 
@@ -226,11 +193,7 @@ fn products(c: &Config) -> Result<(), Violation> {
         + 2 * rank * c.vocab_size as u128;
     if total > u128::from(MAX_PARAMETERS) {
         let expected = format!("dimensions of at most {MAX_PARAMETERS} parameters in all");
-        return Err(Violation::new(
-            "hidden_size",
-            expected,
-            format!("{total} parameters"),
-        ));
+        return Err(Violation::new("hidden_size", expected, format!("{total} parameters")));
     }
     Ok(())
 }

@@ -166,7 +166,11 @@ fn find_config(path: &Path, checkpoint: &Checkpoint) -> Result<PathBuf, Error> {
         part: "the configuration".into(),
         expected: format!(
             "a file {}",
-            candidates.iter().map(|p| format!("`{}`", p.display())).collect::<Vec<_>>().join(" or ")
+            candidates
+                .iter()
+                .map(|p| format!("`{}`", p.display()))
+                .collect::<Vec<_>>()
+                .join(" or ")
         ),
         found: "none of them".into(),
         hint: Some("name it with --config".into()),

@@ -5,7 +5,7 @@ use half::slice::HalfFloatSliceExt;
 use zerocopy::IntoBytes;
 
 use super::{Encoding, Tensor};
-use crate::{Error, Fault, GROUP, TernaryRows, ptq1_0, pq2_0, q4nx};
+use crate::{Error, Fault, GROUP, TernaryRows, pq2_0, ptq1_0, q4nx};
 
 /// Bytes read at a time when a file is only converted: the working set of a
 /// reader stays in the cache.

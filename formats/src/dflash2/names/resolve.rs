@@ -14,10 +14,8 @@ const PREFIXES: [&str; 3] = ["model.", "draft_model.", "_orig_mod."];
 /// Tensors that a drafter borrows from its target. Own copies are not read.
 const BORROWED: [&str; 2] = ["embed_tokens.weight", "lm_head.weight"];
 
-const CODEBOOKS: [&str; 2] = [
-    "candidate_selector.predecessor_codebook",
-    "candidate_selector.successor_codebook",
-];
+const CODEBOOKS: [&str; 2] =
+    ["candidate_selector.predecessor_codebook", "candidate_selector.successor_codebook"];
 
 /// Names of older GGUF files, `(old, new)`, below `blk.N.` or at the top.
 const OLD_GGUF_NAMES: [(&str, &str); 7] = [
@@ -59,9 +57,8 @@ pub fn resolve<'a>(
     let mut notes = Vec::new();
     refuse_lora(path, &all)?;
 
-    let (borrowed, all): (Vec<_>, Vec<_>) = all
-        .into_iter()
-        .partition(|name| BORROWED.contains(&bare(name)));
+    let (borrowed, all): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|name| BORROWED.contains(&bare(name)));
     for name in borrowed {
         notes.push(format!(
             "`{}` is not read: a DFlash 2 drafter borrows the target's",
@@ -84,23 +81,12 @@ pub fn resolve<'a>(
     refuse_mlx(path, &found)?;
     let codebooks = spelling(path, &found)?;
     if codebooks == Codebooks::Weight {
-        notes.push(format!(
-            "the codebooks are spelled `{}.weight` and read as `{0}`",
-            CODEBOOKS[0]
-        ));
+        notes
+            .push(format!("the codebooks are spelled `{}.weight` and read as `{0}`", CODEBOOKS[0]));
     }
-    let tensors = matched(
-        path,
-        specs(config, codebooks),
-        |spec| &spec.name,
-        found,
-        &parts_of_checkpoint,
-    )?;
-    Ok(Resolved {
-        codebooks,
-        tensors,
-        notes,
-    })
+    let tensors =
+        matched(path, specs(config, codebooks), |spec| &spec.name, found, &parts_of_checkpoint)?;
+    Ok(Resolved { codebooks, tensors, notes })
 }
 
 /// Matches the names of a drafter GGUF against the model. The nested names of
@@ -136,11 +122,7 @@ pub fn resolve_gguf<'a>(
         found,
         &parts_of_gguf,
     )?;
-    Ok(Resolved {
-        codebooks: Codebooks::Bare,
-        tensors,
-        notes,
-    })
+    Ok(Resolved { codebooks: Codebooks::Bare, tensors, notes })
 }
 
 /// Today's GGUF name of an older one.
@@ -197,9 +179,7 @@ fn common_prefix<'a>(path: &Path, names: &[&'a str]) -> Result<&'a str, Error> {
 
 fn refuse_doubled(path: &Path, names: &[&str], skip: usize) -> Result<(), Error> {
     let doubled = names.iter().copied().filter(|name| {
-        name[skip..]
-            .strip_prefix("layers.")
-            .is_some_and(|rest| rest.contains(".layers."))
+        name[skip..].strip_prefix("layers.").is_some_and(|rest| rest.contains(".layers."))
     });
     refuse_any(
         path,
@@ -216,14 +196,8 @@ fn refuse_mlx(path: &Path, found: &HashMap<&str, &str>) -> Result<(), Error> {
         .filter(|name| name.ends_with(".scales") || name.ends_with(".biases"))
         .collect();
     parts.sort_unstable();
-    let codebook = parts
-        .iter()
-        .any(|name| CODEBOOKS.iter().any(|c| name.starts_with(c)));
-    let problem = if codebook {
-        "an MLX-quantized codebook"
-    } else {
-        "MLX-quantized matrices"
-    };
+    let codebook = parts.iter().any(|name| CODEBOOKS.iter().any(|c| name.starts_with(c)));
+    let problem = if codebook { "an MLX-quantized codebook" } else { "MLX-quantized matrices" };
     refuse_any(
         path,
         problem,
@@ -244,19 +218,8 @@ fn spelling(path: &Path, found: &HashMap<&str, &str>) -> Result<Codebooks, Error
     }
     match (has_bare, has_weight) {
         ([true, _], [_, true]) | ([_, true], [true, _]) => {
-            let names = [0, 1].map(|i| {
-                if has_bare[i] {
-                    CODEBOOKS[i]
-                } else {
-                    &weight[i]
-                }
-            });
-            Err(error(
-                path,
-                "the two codebooks in different spellings",
-                names,
-                None,
-            ))
+            let names = [0, 1].map(|i| if has_bare[i] { CODEBOOKS[i] } else { &weight[i] });
+            Err(error(path, "the two codebooks in different spellings", names, None))
         }
         (_, [false, false]) => Ok(Codebooks::Bare),
         _ => Ok(Codebooks::Weight),
@@ -318,10 +281,8 @@ fn matched(
         return Ok(tensors);
     }
 
-    let backbone_complete = found.is_empty()
-        && missing
-            .iter()
-            .all(|s| part_of(name_of(s)) != Part::Backbone);
+    let backbone_complete =
+        found.is_empty() && missing.iter().all(|s| part_of(name_of(s)) != Part::Backbone);
     let missing_names = missing.iter().map(|spec| name_of(spec).as_str());
     if backbone_complete && !convolution && !selector {
         let problem =
@@ -355,29 +316,16 @@ fn mismatch(path: &Path, missing: Vec<&str>, unknown: BTreeSet<&str>, known: &[&
         (false, true) => error(path, &counted("missing", missing.len()), missing, hint),
         (true, _) => error(path, &counted("unknown", unknown.len()), unknown, hint),
         (false, false) => {
-            let problem = format!(
-                "{} missing and {} unknown tensors",
-                missing.len(),
-                unknown.len()
-            );
+            let problem =
+                format!("{} missing and {} unknown tensors", missing.len(), unknown.len());
             let half = LISTED / 2;
             let names = missing
                 .iter()
                 .take(half)
                 .map(|name| format!("missing `{name}`"))
-                .chain(
-                    unknown
-                        .iter()
-                        .take(half)
-                        .map(|name| format!("unknown `{}`", shown(name))),
-                )
+                .chain(unknown.iter().take(half).map(|name| format!("unknown `{}`", shown(name))))
                 .collect();
-            Error::Names {
-                path: path.to_path_buf(),
-                problem,
-                names,
-                hint,
-            }
+            Error::Names { path: path.to_path_buf(), problem, names, hint }
         }
     }
 }
@@ -417,19 +365,11 @@ fn error<'a>(
     hint: Option<String>,
 ) -> Error {
     let mut names = names.into_iter();
-    let mut listed: Vec<_> = names
-        .by_ref()
-        .take(LISTED)
-        .map(|name| format!("`{}`", shown(name)))
-        .collect();
+    let mut listed: Vec<_> =
+        names.by_ref().take(LISTED).map(|name| format!("`{}`", shown(name))).collect();
     match names.count() {
         0 => {}
         more => listed.push(format!("and {more} more")),
     }
-    Error::Names {
-        path: path.to_path_buf(),
-        problem: problem.into(),
-        names: listed,
-        hint,
-    }
+    Error::Names { path: path.to_path_buf(), problem: problem.into(), names: listed, hint }
 }
