@@ -110,13 +110,13 @@ const OPERATIONS: [(&str, Operation); 3] = [
 
 fn assert_bit_equal(block: usize, x: &[f32], signs: &Signs) {
     for (name, operation) in OPERATIONS {
-        let reference = BlockHadamard::new(block, Isa::scalar()).unwrap();
+        let reference = BlockHadamard::new(block, Isa::scalar()).expect("a valid block size");
         let mut expected = x.to_vec();
-        operation(&reference, &mut expected, signs).unwrap();
+        assert_eq!(operation(&reference, &mut expected, signs), Ok(()));
         for isa in Isa::available() {
-            let hadamard = BlockHadamard::new(block, isa).unwrap();
+            let hadamard = BlockHadamard::new(block, isa).expect("a valid block size");
             let mut found = x.to_vec();
-            operation(&hadamard, &mut found, signs).unwrap();
+            assert_eq!(operation(&hadamard, &mut found, signs), Ok(()));
             assert!(
                 bits(&found) == bits(&expected),
                 "{name} of blocks of {block} on {isa:?}"
