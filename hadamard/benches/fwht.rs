@@ -31,7 +31,7 @@ fn mixed_signs(width: usize) -> Signs {
 /// What one writes first: three loops over indices, no thought of vectors.
 fn plain_loops(x: &mut [f32]) {
     let scale = 1.0 / (BLOCK as f32).sqrt();
-    for x in x.chunks_exact_mut(BLOCK) {
+    for x in x.as_chunks_mut::<BLOCK>().0 {
         for v in x.iter_mut() {
             *v *= scale;
         }
@@ -49,6 +49,7 @@ fn plain_loops(x: &mut [f32]) {
     }
 }
 
+#[divan::bench_group(sample_count = 200, sample_size = 500)]
 mod one_block {
     use super::*;
 

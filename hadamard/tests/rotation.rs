@@ -37,7 +37,7 @@ fn blocks(max_exponent: u32) -> impl Strategy<Value = (usize, Vec<f32>, Signs)> 
             Just(block),
             prop::collection::vec(-1.0_f32..1.0, len),
             prop::collection::vec(prop_oneof![Just(1_i8), Just(-1)], len)
-                .prop_map(|signs| Signs::new(signs).unwrap()),
+                .prop_map(|signs| Signs::new(signs).expect("signs are 1 or -1")),
         )
     })
 }
