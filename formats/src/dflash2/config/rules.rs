@@ -13,7 +13,7 @@ const MAX_LAYERS: usize = 512;
 /// Largest width of a matrix.
 const MAX_WIDTH: u64 = 1 << 31;
 /// Largest number of parameters; keeps every byte count far inside 64 bits.
-const MAX_PARAMETERS: u64 = 1 << 48;
+const MAX_PARAMETERS: u64 = 1 << 40;
 
 /// A rule that a field breaks; the reader knows what its file calls the field.
 #[derive(Debug)]
@@ -25,10 +25,6 @@ pub(in crate::dflash2) struct Violation {
 }
 
 impl Violation {
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "numbers and strings, given as they are"
-    )]
     fn new(field: &'static str, expected: impl Into<String>, found: impl Display) -> Self {
         Self {
             field,
