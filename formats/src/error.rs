@@ -154,3 +154,34 @@ impl Fault {
         self
     }
 }
+
+/// Text from a file made fit for a one-line message: control characters are
+/// escaped, and what is longer than a name should be is cut.
+pub(crate) fn shown(text: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == MAX_CHARS {
+            out.push_str("...");
+            break;
+        }
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_text_is_one_short_line() {
+        assert_eq!(shown("fc.weight"), "fc.weight");
+        assert_eq!(shown("a\nb\0c"), "a\\nb\\u{0}c");
+        assert_eq!(shown(&"x".repeat(1 << 20)).len(), 203);
+    }
+}

@@ -1,0 +1,397 @@
+//! Reading a header, and checking all of it before any of it is used.
+
+use super::cursor::{Cursor, Short};
+use super::value::{self, Unreadable, Value};
+use super::{
+    ALIGNMENT, ALIGNMENT_KEY, Description, File, GgmlType, MAGIC, MAX_DIMS, MAX_ENTRIES, MAX_KEY,
+    MAX_NAME, TensorInfo, padded,
+};
+use crate::error::shown;
+use crate::{Error, Source};
+
+/// Bytes of the smallest metadata entry: key length, key, type, value.
+const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
+/// Bytes of the smallest tensor entry: name length, name, one dimension, type, offset.
+const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+
+/// A tensor's entry; the offset is relative to the data section.
+struct Entry {
+    name: String,
+    dims: Vec<u64>,
+    ty: GgmlType,
+    offset: u64,
+    len: u64,
+}
+
+pub(super) fn open(source: Source) -> Result<File, Error> {
+    let mut reader = Reader {
+        source: &source,
+        cursor: Cursor::new(&source),
+    };
+    let version = reader.version()?;
+    let tensor_count = reader.count("tensor", MIN_TENSOR)?;
+    let entry_count = reader.count("metadata", MIN_ENTRY)?;
+
+    let mut metadata = Vec::with_capacity(entry_count);
+    for i in 0..entry_count {
+        metadata.push(reader.entry(i)?);
+    }
+    let by_key = sorted_index(&metadata, |entry| &entry.0);
+    if let Some(key) = repeated(&metadata, &by_key, |entry| &entry.0) {
+        return Err(key_error(&source, key, "the key once", "it several times"));
+    }
+    let mut entries = Vec::with_capacity(tensor_count);
+    for i in 0..tensor_count {
+        entries.push(reader.tensor(i)?);
+    }
+    let by_name = sorted_index(&entries, |entry| &entry.name);
+    if let Some(name) = repeated(&entries, &by_name, |entry| &entry.name) {
+        return Err(tensor_error(
+            &source,
+            name,
+            "one entry of this name",
+            "several",
+            None,
+        ));
+    }
+
+    let header_len = reader.cursor.position();
+    let mut file = File {
+        version,
+        metadata,
+        by_key,
+        tensors: Vec::new(),
+        by_name,
+        data_start: 0,
+        source,
+    };
+    let alignment = alignment(&file)?;
+    // The header is inside a file, and an alignment at most 1 MiB.
+    file.data_start = header_len.next_multiple_of(alignment);
+    file.tensors = placed(&file, entries, alignment)?;
+    Ok(file)
+}
+
+/// Positions in `items`, by name.
+fn sorted_index<T>(items: &[T], name: impl Fn(&T) -> &str) -> Vec<u32> {
+    // There are at most MAX_ENTRIES.
+    let mut index: Vec<u32> = (0..items.len() as u32).collect();
+    index.sort_by(|a, b| name(&items[*a as usize]).cmp(name(&items[*b as usize])));
+    index
+}
+
+fn repeated<'a, T>(
+    items: &'a [T],
+    index: &[u32],
+    name: impl Fn(&'a T) -> &'a str,
+) -> Option<&'a str> {
+    index
+        .windows(2)
+        .map(|pair| {
+            (
+                name(&items[pair[0] as usize]),
+                name(&items[pair[1] as usize]),
+            )
+        })
+        .find(|(a, b)| a == b)
+        .map(|(a, _)| a)
+}
+
+fn key_error(source: &Source, key: &str, expected: &str, found: &str) -> Error {
+    Error::Key {
+        path: source.path().to_path_buf(),
+        key: shown(key),
+        expected: expected.into(),
+        found: found.into(),
+        hint: None,
+    }
+}
+
+fn tensor_error(
+    source: &Source,
+    name: &str,
+    expected: impl Into<String>,
+    found: impl Into<String>,
+    hint: Option<&str>,
+) -> Error {
+    Error::Tensor {
+        path: source.path().to_path_buf(),
+        tensor: shown(name),
+        expected: expected.into(),
+        found: found.into(),
+        hint: hint.map(Into::into),
+    }
+}
+
+fn short_error(source: &Source, what: &str, short: Short) -> Error {
+    match short {
+        Short::Io(error) => *error,
+        Short::End { expected } => Error::Truncated {
+            path: source.path().to_path_buf(),
+            what: what.into(),
+            expected,
+            found: source.len(),
+        },
+    }
+}
+
+struct Reader<'a> {
+    source: &'a Source,
+    cursor: Cursor<'a>,
+}
+
+impl Reader<'_> {
+    fn structure(
+        &self,
+        part: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Error {
+        Error::Structure {
+            path: self.source.path().to_path_buf(),
+            part: part.into(),
+            expected: expected.into(),
+            found: found.into(),
+            hint: None,
+        }
+    }
+
+    fn short(&self, what: &str, short: Short) -> Error {
+        short_error(self.source, what, short)
+    }
+
+    /// Reads magic and version.
+    fn version(&mut self) -> Result<u32, Error> {
+        let magic: [u8; 4] = self
+            .cursor
+            .array()
+            .map_err(|e| self.short("the magic", e))?;
+        if magic != MAGIC {
+            return Err(self.structure("magic", "`GGUF`", format!("`{}`", magic.escape_ascii())));
+        }
+        let version = self
+            .cursor
+            .u32()
+            .map_err(|e| self.short("the version", e))?;
+        if version & 0xffff == 0 {
+            let swapped = version.swap_bytes();
+            return Err(self.structure(
+                "version",
+                "a little-endian file",
+                format!("a big-endian one (version {swapped} in that order)"),
+            ));
+        }
+        if !(2..=3).contains(&version) {
+            return Err(self.structure(
+                "version",
+                "2 or 3, which this build reads",
+                format!("{version}"),
+            ));
+        }
+        Ok(version)
+    }
+
+    /// Reads how many entries of at least `min` bytes follow.
+    fn count(&mut self, kind: &str, min: u64) -> Result<usize, Error> {
+        let what = format!("the {kind} count");
+        let count = self.cursor.u64().map_err(|e| self.short(&what, e))?;
+        if count > MAX_ENTRIES {
+            return Err(self.structure(
+                format!("{kind} count"),
+                format!("at most {MAX_ENTRIES}"),
+                format!("{count}"),
+            ));
+        }
+        self.cursor
+            .check(count * min)
+            .map_err(|e| self.short(&format!("a header of {count} {kind} entries"), e))?;
+        Ok(count as usize)
+    }
+
+    fn entry(&mut self, i: usize) -> Result<(String, Value), Error> {
+        let what = format!("metadata entry {i}");
+        let key = self.name(&what, MAX_KEY)?;
+        match Value::read(&mut self.cursor) {
+            Ok(value) => Ok((key, value)),
+            Err(Unreadable::Short(short)) => {
+                Err(self.short(&format!("key `{}`", shown(&key)), short))
+            }
+            Err(Unreadable::Wrong { expected, found }) => {
+                Err(key_error(self.source, &key, &expected, &found))
+            }
+        }
+    }
+
+    /// Reads the key or name that starts entry `what`.
+    fn name(&mut self, what: &str, max: u64) -> Result<String, Error> {
+        let name = match value::string(&mut self.cursor, max) {
+            Ok(name) => name,
+            Err(Unreadable::Short(short)) => return Err(self.short(what, short)),
+            Err(Unreadable::Wrong { expected, found }) => {
+                return Err(self.structure(format!("the name of {what}"), expected, found));
+            }
+        };
+        let found = if name.is_empty() {
+            "an empty one"
+        } else if name.contains('\0') {
+            "a NUL in it"
+        } else {
+            return Ok(name);
+        };
+        Err(self.structure(format!("the name of {what}"), "a name without NUL", found))
+    }
+
+    fn tensor(&mut self, i: usize) -> Result<Entry, Error> {
+        let name = self.name(&format!("tensor entry {i}"), MAX_NAME)?;
+        let short = |short| {
+            let what = format!("the entry of tensor `{}`", shown(&name));
+            short_error(self.source, &what, short)
+        };
+        let n_dims = self.cursor.u32().map_err(short)?;
+        if !(1..=MAX_DIMS).contains(&n_dims) {
+            let expected = format!("1 to {MAX_DIMS} dimensions");
+            let found = format!("{n_dims}");
+            return Err(tensor_error(self.source, &name, expected, found, None));
+        }
+        let mut dims = Vec::new();
+        for _ in 0..n_dims {
+            dims.push(self.cursor.u64().map_err(short)?);
+        }
+        let id = self.cursor.u32().map_err(short)?;
+        let offset = self.cursor.u64().map_err(short)?;
+        let Some(ty) = GgmlType::from_id(id) else {
+            return Err(unknown_type(self.source, &name, id));
+        };
+        let len = Description { dims: &dims, ty }
+            .byte_len()
+            .map_err(|(expected, found)| tensor_error(self.source, &name, expected, found, None))?;
+        Ok(Entry {
+            name,
+            dims,
+            ty,
+            offset,
+            len,
+        })
+    }
+}
+
+fn unknown_type(source: &Source, name: &str, id: u32) -> Error {
+    let found = match id {
+        4 | 5 | 31..=33 | 36..=38 => format!("type {id}, which ggml removed"),
+        _ => format!("type {id}"),
+    };
+    tensor_error(
+        source,
+        name,
+        "a ggml type of 0 to 42, 142 (PQ2_0) or 143 (PTQ1_0)",
+        found,
+        Some("a newer or forked quantizer wrote this file; quantize to PQ2_0 or a type of ggml"),
+    )
+}
+
+/// The file's alignment: the value of its key, or 32.
+fn alignment(file: &File) -> Result<u64, Error> {
+    match file.get(ALIGNMENT_KEY) {
+        None => Ok(ALIGNMENT),
+        Some(Value::U32(a)) if a.is_power_of_two() && (8..=1 << 20).contains(a) => {
+            Ok(u64::from(*a))
+        }
+        Some(other) => Err(key_error(
+            &file.source,
+            ALIGNMENT_KEY,
+            "a u32 that is a power of two from 8 to 1048576",
+            &other.to_string(),
+        )),
+    }
+}
+
+/// Checks that each tensor starts where the padded one before it ends (so says
+/// ggml, and its readers rely on it), and that the file holds all of them.
+fn placed(file: &File, entries: Vec<Entry>, alignment: u64) -> Result<Vec<TensorInfo>, Error> {
+    let source = &file.source;
+    let mut tensors: Vec<TensorInfo> = Vec::with_capacity(entries.len());
+    let mut next = 0_u64;
+    for entry in entries {
+        if entry.offset != next {
+            if let Some(previous) = tensors.last() {
+                let span = (entry.offset)
+                    .checked_sub(previous.offset - file.data_start)
+                    .filter(|span| {
+                        prism_q2_0_len(previous)
+                            .is_some_and(|len| padded(len, alignment) == Some(*span))
+                    });
+                if let Some(span) = span {
+                    return Err(prism_q2_0(source, previous, span));
+                }
+            }
+            return Err(tensor_error(
+                source,
+                &entry.name,
+                format!("offset {next}, where the padded tensor before ends"),
+                format!("{}", entry.offset),
+                None,
+            ));
+        }
+        let too_large = || {
+            let expected = "a size and offset that fit 64 bits";
+            let found = format!("{} bytes at {}", entry.len, entry.offset);
+            tensor_error(source, &entry.name, expected, found, None)
+        };
+        let offset = file.data_start.checked_add(next).ok_or_else(too_large)?;
+        offset.checked_add(entry.len).ok_or_else(too_large)?;
+        next = padded(entry.len, alignment)
+            .and_then(|len| next.checked_add(len))
+            .ok_or_else(too_large)?;
+        tensors.push(TensorInfo {
+            name: entry.name,
+            dims: entry.dims,
+            ty: entry.ty,
+            offset,
+            len: entry.len,
+        });
+    }
+    // The last one has no follower to be measured by, but the file's end.
+    if let Some(last) = tensors.last()
+        && let Some(len) = prism_q2_0_len(last)
+        && last.offset + last.len > source.len()
+        && let Some(span) = source.len().checked_sub(last.offset)
+        && (span == len || padded(len, alignment) == Some(span))
+    {
+        return Err(prism_q2_0(source, last, span));
+    }
+    for tensor in &tensors {
+        let end = tensor.offset + tensor.len;
+        if end > source.len() {
+            return Err(Error::Truncated {
+                path: source.path().to_path_buf(),
+                what: format!("tensor `{}`", shown(&tensor.name)),
+                expected: end,
+                found: source.len(),
+            });
+        }
+    }
+    Ok(tensors)
+}
+
+/// Bytes that a type-42 tensor has in the layout of older PrismML files, which
+/// is that of today's PQ2_0.
+fn prism_q2_0_len(tensor: &TensorInfo) -> Option<u64> {
+    if tensor.ty != GgmlType::Q2_0 {
+        return None;
+    }
+    let (dims, ty) = (tensor.dims.as_slice(), GgmlType::PQ2_0);
+    Description { dims, ty }.byte_len().ok()
+}
+
+fn prism_q2_0(source: &Source, tensor: &TensorInfo, span: u64) -> Error {
+    tensor_error(
+        source,
+        &tensor.name,
+        format!(
+            "{} bytes for type 42 (Q2_0: 64 values in 18 bytes)",
+            tensor.len
+        ),
+        format!("{span}: the older PrismML layout of 128 values in 34 bytes under the same type"),
+        Some("use a file with PQ2_0 (type 142) tensors, which name this layout unambiguously"),
+    )
+}
