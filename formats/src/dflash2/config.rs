@@ -21,7 +21,7 @@ use crate::{Error, Source};
 use fields::Fields;
 
 pub use rotation::{HEAD_ROTATED, HEAD_UNROTATED, PrismHadamard};
-use rules::check;
+pub(in crate::dflash2) use rules::check;
 
 /// The one architecture that is read.
 pub const ARCHITECTURE: &str = "DFlash2DraftModel";

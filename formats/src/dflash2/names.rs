@@ -10,6 +10,7 @@ mod shape;
 
 use crate::dflash2::config::Config;
 
+pub(in crate::dflash2) use resolve::today_in_gguf;
 pub use resolve::{Resolved, resolve, resolve_gguf};
 pub use shape::{check_block, check_shape};
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{ARCHITECTURE, DFLASH1_ARCHITECTURE, LayerType};
 use crate::Error;
+use crate::error::shown;
 
 /// Largest dimension or id that is believed.
 pub(super) const MAX_INT: u64 = (1 << 31) - 1;
@@ -230,7 +231,7 @@ impl<'a> Fields<'a> {
         let hint = if name == DFLASH1_ARCHITECTURE {
             Some(format!("this is a DFlash 1 drafter; need {ARCHITECTURE}"))
         } else if strsim::normalized_damerau_levenshtein(
-            &clip(name).to_lowercase(),
+            &shown(name).to_lowercase(),
             &ARCHITECTURE.to_lowercase(),
         ) > 0.7
         {
@@ -244,7 +245,7 @@ impl<'a> Fields<'a> {
             path: self.path.to_path_buf(),
             key: "architectures".into(),
             expected: format!("one of the supported architectures (`{ARCHITECTURE}`)"),
-            found: format!("`{}`", clip(name)),
+            found: format!("`{}`", shown(name)),
             hint,
         })
     }
@@ -345,14 +346,9 @@ pub(super) fn describe(value: &Value) -> String {
 
 fn describe_short(value: &Value) -> String {
     match value {
-        Value::String(s) => format!("\"{}\"", clip(s)),
+        Value::String(s) => format!("\"{}\"", shown(s)),
         Value::Array(_) => "a list".into(),
         Value::Object(_) => "an object".into(),
         scalar => scalar.to_string(),
     }
-}
-
-/// The first 80 characters.
-fn clip(s: &str) -> String {
-    s.chars().take(80).collect()
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Codebooks, TensorSpec, specs};
 use crate::Error;
 use crate::dflash2::config::{ARCHITECTURE, Config};
+use crate::error::shown;
 
 /// Prefixes that wrappers put before every name; any stack of them is removed.
 const PREFIXES: [&str; 3] = ["model.", "draft_model.", "_orig_mod."];
@@ -64,7 +65,7 @@ pub fn resolve<'a>(
     for name in borrowed {
         notes.push(format!(
             "`{}` is not read: a DFlash 2 drafter borrows the target's",
-            clip(name)
+            shown(name)
         ));
     }
 
@@ -348,7 +349,7 @@ fn matched(
 fn mismatch(path: &Path, missing: Vec<&str>, unknown: BTreeSet<&str>, known: &[&str]) -> Error {
     let hint = unknown.iter().take(LISTED).find_map(|name| {
         let candidates = if missing.is_empty() { known } else { &missing };
-        nearest(name, candidates).map(|near| format!("`{}` is nearest to `{near}`", clip(name)))
+        nearest(name, candidates).map(|near| format!("`{}` is nearest to `{near}`", shown(name)))
     });
     match (missing.is_empty(), unknown.is_empty()) {
         (false, true) => error(path, &counted("missing", missing.len()), missing, hint),
@@ -368,7 +369,7 @@ fn mismatch(path: &Path, missing: Vec<&str>, unknown: BTreeSet<&str>, known: &[&
                     unknown
                         .iter()
                         .take(half)
-                        .map(|name| format!("unknown `{}`", clip(name))),
+                        .map(|name| format!("unknown `{}`", shown(name))),
                 )
                 .collect();
             Error::Names {
@@ -387,7 +388,7 @@ fn counted(what: &str, n: usize) -> String {
 
 /// The known name that a mistyped one most likely stands for.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let name = clip(name);
+    let name = shown(name);
     known
         .iter()
         .map(|k| (strsim::jaro_winkler(&name, k), *k))
@@ -419,7 +420,7 @@ fn error<'a>(
     let mut listed: Vec<_> = names
         .by_ref()
         .take(LISTED)
-        .map(|name| format!("`{}`", clip(name)))
+        .map(|name| format!("`{}`", shown(name)))
         .collect();
     match names.count() {
         0 => {}
@@ -431,9 +432,4 @@ fn error<'a>(
         names: listed,
         hint,
     }
-}
-
-/// The first 120 characters: names come from the file.
-fn clip(name: &str) -> String {
-    name.chars().take(120).collect()
 }
