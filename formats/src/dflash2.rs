@@ -6,6 +6,5 @@
 //! both are borrowed from the target.
 
 pub mod config;
-pub mod drafter;
 pub mod gguf_keys;
 pub mod names;

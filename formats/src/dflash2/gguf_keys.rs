@@ -24,8 +24,8 @@ const EOS_TOKEN: &str = "tokenizer.ggml.eos_token_id";
 const BOS_TOKEN: &str = "tokenizer.ggml.bos_token_id";
 const PADDING_TOKEN: &str = "tokenizer.ggml.padding_token_id";
 
-/// The GGUF key of a field of `config.json`, without `dflash.`.
-const KEYS: [(&str, &str); 20] = [
+/// Fields of `config.json` that a GGUF calls otherwise; its keys without `dflash.`.
+const KEYS: [(&str, &str); 15] = [
     ("num_hidden_layers", "block_count"),
     ("max_position_embeddings", "context_length"),
     ("hidden_size", "embedding_length"),
@@ -38,11 +38,6 @@ const KEYS: [(&str, &str); 20] = [
     ("layer_types", "attention.sliding_window_pattern"),
     ("is_causal", "attention.causal"),
     ("rope_theta", "rope.freq_base"),
-    ("block_size", "block_size"),
-    ("conv_kernel_size", "conv_kernel_size"),
-    ("conv_group_size", "conv_group_size"),
-    ("selector_rank", "selector_rank"),
-    ("selector_top_k", "selector_top_k"),
     ("target_layer_ids", "target_layers"),
     ("output_multiplier", "logit_scale"),
     ("input_embedding_scale", "embedding_scale"),
@@ -64,8 +59,8 @@ pub struct Lineage {
     pub version: String,
     /// SHA-256 of the input, hexadecimal.
     pub input_sha256: String,
-    /// Rule that made the weights ternary; none when the input was ternary already.
-    pub rule: Option<String>,
+    /// Rule that made the weights ternary.
+    pub rule: String,
 }
 
 /// Everything that the metadata of a compiled drafter says.
@@ -111,11 +106,11 @@ impl Drafter<'_> {
         keys.push((MASK_TOKEN.into(), Value::U32(self.config.mask_token_id)));
         keys.extend(self.hadamard.keys());
         for (suffix, text) in [
-            ("version", Some(&self.lineage.version)),
-            ("input_sha256", Some(&self.lineage.input_sha256)),
-            ("rule", self.lineage.rule.as_ref()),
+            ("version", &self.lineage.version),
+            ("input_sha256", &self.lineage.input_sha256),
+            ("rule", &self.lineage.rule),
         ] {
-            keys.extend(text.map(|text| (format!("ternarize.{suffix}"), string(text))));
+            keys.push((format!("ternarize.{suffix}"), string(text)));
         }
         Ok(keys)
     }
@@ -144,7 +139,10 @@ fn network(c: &Config) -> Result<Vec<(String, Value)>, Error> {
     if let Some(window) = c.sliding_window {
         let sliding = c.layer_types.iter().map(|t| *t == LayerType::Sliding);
         keys.push(int("sliding_window", window));
-        keys.push((key("layer_types"), Value::Array(Array::Bool(sliding.collect()))));
+        keys.push((
+            key("layer_types"),
+            Value::Array(Array::Bool(sliding.collect())),
+        ));
     }
     keys.push((key("is_causal"), Value::Bool(causal(c)?)));
     keys.push(float("rope_theta", c.rope_theta));
