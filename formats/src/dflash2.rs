@@ -6,5 +6,6 @@
 //! both are borrowed from the target.
 
 pub mod config;
+pub mod drafter;
 pub mod gguf_keys;
 pub mod names;

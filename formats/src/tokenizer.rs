@@ -38,18 +38,10 @@ pub fn gguf_keys(path: &Path, vocab_size: usize) -> Result<Vec<(String, Value)>,
 fn from_gguf(file: &File, vocab_size: usize) -> Result<Vec<(String, Value)>, Error> {
     let n_tokens = file.require_strs(TOKENS)?.len();
     if n_tokens > vocab_size {
-        return Err(too_large(
-            file.source().path(),
-            TOKENS,
-            vocab_size,
-            n_tokens.to_string(),
-        ));
+        return Err(too_large(file.source().path(), TOKENS, vocab_size, n_tokens.to_string()));
     }
     let keys = file.metadata().iter();
-    Ok(keys
-        .filter(|(key, _)| key.starts_with("tokenizer."))
-        .cloned()
-        .collect())
+    Ok(keys.filter(|(key, _)| key.starts_with("tokenizer.")).cloned().collect())
 }
 
 fn too_large(path: &Path, key: &str, vocab_size: usize, found: String) -> Error {

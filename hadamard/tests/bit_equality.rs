@@ -64,23 +64,11 @@ fn fill(random: &mut TestRng, kind: Kind, len: usize) -> Vec<f32> {
         }
         Kind::Tiny => f32::from_bits(random.next_u32() & 0x80ff_ffff),
         Kind::Special => {
-            const CHOICES: [f32; 8] = [
-                0.0,
-                -0.0,
-                f32::INFINITY,
-                f32::NEG_INFINITY,
-                f32::MAX,
-                f32::MIN,
-                1e-45,
-                1.0,
-            ];
+            const CHOICES: [f32; 8] =
+                [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e-45, 1.0];
             let choice = random.next_u32();
             // Infinities are rare, or all outputs would be NaN.
-            if choice.is_multiple_of(997) {
-                CHOICES[choice as usize / 1024 % 8]
-            } else {
-                -0.0
-            }
+            if choice.is_multiple_of(997) { CHOICES[choice as usize / 1024 % 8] } else { -0.0 }
         }
         Kind::Zeros => [0.0, -0.0, -0.0, -0.0, -1.0][random.next_u32() as usize % 5],
     };
@@ -88,16 +76,12 @@ fn fill(random: &mut TestRng, kind: Kind, len: usize) -> Vec<f32> {
 }
 
 fn random_signs(random: &mut TestRng, len: usize) -> Vec<i8> {
-    (0..len)
-        .map(|_| if random.next_u32() & 1 == 0 { 1 } else { -1 })
-        .collect()
+    (0..len).map(|_| if random.next_u32() & 1 == 0 { 1 } else { -1 }).collect()
 }
 
 /// The bits, with every NaN made the same.
 fn bits(x: &[f32]) -> Vec<u32> {
-    x.iter()
-        .map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits())
-        .collect()
+    x.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()
 }
 
 type Operation = fn(&BlockHadamard, &mut [f32], &Signs) -> Result<(), Error>;
@@ -117,10 +101,7 @@ fn assert_bit_equal(block: usize, x: &[f32], signs: &Signs) {
             let hadamard = BlockHadamard::new(block, isa).expect("a valid block size");
             let mut found = x.to_vec();
             assert_eq!(operation(&hadamard, &mut found, signs), Ok(()));
-            assert!(
-                bits(&found) == bits(&expected),
-                "{name} of blocks of {block} on {isa:?}"
-            );
+            assert!(bits(&found) == bits(&expected), "{name} of blocks of {block} on {isa:?}");
         }
     }
 }
@@ -141,13 +122,7 @@ fn every_block_size_and_kind_of_number() {
         let block = 1 << exponent;
         let len = 3 * block;
         let signs = Signs::new(random_signs(&mut random, len)).unwrap();
-        for kind in [
-            Kind::Uniform,
-            Kind::AnyFinite,
-            Kind::Tiny,
-            Kind::Special,
-            Kind::Zeros,
-        ] {
+        for kind in [Kind::Uniform, Kind::AnyFinite, Kind::Tiny, Kind::Special, Kind::Zeros] {
             assert_bit_equal(block, &fill(&mut random, kind, len), &signs);
         }
     }
@@ -161,14 +136,9 @@ fn alignment_does_not_matter() {
         let hadamard = BlockHadamard::new(block, isa).unwrap();
         for start in 0..16 {
             let mut unaligned = x.clone();
-            hadamard
-                .transform(&mut unaligned[start..start + block])
-                .unwrap();
+            hadamard.transform(&mut unaligned[start..start + block]).unwrap();
             let mut expected = x[start..start + block].to_vec();
-            BlockHadamard::new(block, Isa::scalar())
-                .unwrap()
-                .transform(&mut expected)
-                .unwrap();
+            BlockHadamard::new(block, Isa::scalar()).unwrap().transform(&mut expected).unwrap();
             assert_eq!(bits(&unaligned[start..start + block]), bits(&expected));
             assert_eq!(bits(&unaligned[..start]), bits(&x[..start]));
             assert_eq!(bits(&unaligned[start + block..]), bits(&x[start + block..]));
@@ -183,10 +153,7 @@ fn a_nan_reaches_its_whole_block_and_no_other() {
             let block = 1 << exponent;
             let mut x = fill(&mut fixed(), Kind::Uniform, 3 * block);
             x[block + block / 3] = f32::NAN;
-            BlockHadamard::new(block, isa)
-                .unwrap()
-                .transform(&mut x)
-                .unwrap();
+            BlockHadamard::new(block, isa).unwrap().transform(&mut x).unwrap();
             for (idx, x) in x.iter().enumerate() {
                 assert_eq!(
                     x.is_nan(),

@@ -59,8 +59,8 @@ pub struct Lineage {
     pub version: String,
     /// SHA-256 of the input, hexadecimal.
     pub input_sha256: String,
-    /// Rule that made the weights ternary.
-    pub rule: String,
+    /// Rule that made the weights ternary; none when the input was ternary already.
+    pub rule: Option<String>,
 }
 
 /// Everything that the metadata of a compiled drafter says.
@@ -106,11 +106,11 @@ impl Drafter<'_> {
         keys.push((MASK_TOKEN.into(), Value::U32(self.config.mask_token_id)));
         keys.extend(self.hadamard.keys());
         for (suffix, text) in [
-            ("version", &self.lineage.version),
-            ("input_sha256", &self.lineage.input_sha256),
-            ("rule", &self.lineage.rule),
+            ("version", Some(&self.lineage.version)),
+            ("input_sha256", Some(&self.lineage.input_sha256)),
+            ("rule", self.lineage.rule.as_ref()),
         ] {
-            keys.push((format!("ternarize.{suffix}"), string(text)));
+            keys.extend(text.map(|text| (format!("ternarize.{suffix}"), string(text))));
         }
         Ok(keys)
     }
@@ -139,10 +139,7 @@ fn network(c: &Config) -> Result<Vec<(String, Value)>, Error> {
     if let Some(window) = c.sliding_window {
         let sliding = c.layer_types.iter().map(|t| *t == LayerType::Sliding);
         keys.push(int("sliding_window", window));
-        keys.push((
-            key("layer_types"),
-            Value::Array(Array::Bool(sliding.collect())),
-        ));
+        keys.push((key("layer_types"), Value::Array(Array::Bool(sliding.collect()))));
     }
     keys.push((key("is_causal"), Value::Bool(causal(c)?)));
     keys.push(float("rope_theta", c.rope_theta));

@@ -97,14 +97,8 @@ pub(super) fn keys(source: &Source, vocab_size: usize) -> Result<Vec<(String, Va
         ("tokenizer.ggml.model".into(), Value::String("gpt2".into())),
         ("tokenizer.ggml.pre".into(), Value::String("qwen35".into())),
         (TOKENS.into(), Value::Array(Array::String(tokens))),
-        (
-            "tokenizer.ggml.token_type".into(),
-            Value::Array(Array::I32(types)),
-        ),
-        (
-            "tokenizer.ggml.merges".into(),
-            Value::Array(Array::String(merges)),
-        ),
+        ("tokenizer.ggml.token_type".into(), Value::Array(Array::I32(types))),
+        ("tokenizer.ggml.merges".into(), Value::Array(Array::String(merges))),
     ];
     keys.extend(ids);
     Ok(keys)
@@ -144,12 +138,8 @@ fn read<T: for<'a> Deserialize<'a>>(source: &Source, expected: &str) -> Result<T
         return Err(error(format!("at most {MAX_BYTES} bytes"), found));
     }
     let bytes = source.read_vec(0, source.len())?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        error(
-            expected.into(),
-            format!("a JSON error: {}", shown(&e.to_string())),
-        )
-    })
+    serde_json::from_slice(&bytes)
+        .map_err(|e| error(expected.into(), format!("a JSON error: {}", shown(&e.to_string()))))
 }
 
 /// What the keys `gpt2` and `qwen35` would misdescribe.
@@ -160,12 +150,7 @@ fn refuse_other_models(path: &Path, tokenizer: &Tokenizer) -> Result<(), Error> 
         return Err(fault(path, "model.type", "\"BPE\"", found));
     }
     if model.byte_fallback {
-        return Err(fault(
-            path,
-            "model.byte_fallback",
-            "false (a byte-level BPE)",
-            "true",
-        ));
+        return Err(fault(path, "model.byte_fallback", "false (a byte-level BPE)", "true"));
     }
     let (pattern, byte_level) = match &tokenizer.pre_tokenizer {
         Some(pre) => pre_tokenizer(pre),
@@ -197,13 +182,8 @@ fn pre_tokenizer(pre: &Json) -> (Option<&str>, bool) {
         Some(steps) => steps.as_slice(),
         None => std::slice::from_ref(pre),
     };
-    let pattern = steps
-        .iter()
-        .find_map(|step| step["pattern"]["Regex"].as_str());
-    (
-        pattern,
-        steps.iter().any(|step| step["type"] == "ByteLevel"),
-    )
+    let pattern = steps.iter().find_map(|step| step["pattern"]["Regex"].as_str());
+    (pattern, steps.iter().any(|step| step["type"] == "ByteLevel"))
 }
 
 /// Text and type of every token, by id.
@@ -236,12 +216,7 @@ fn tokens_by_id<'a>(
             && other != token
         {
             let found = format!("`{}` and `{}`", shown(other), shown(token));
-            return Err(fault(
-                path,
-                key,
-                format!("one token with the id {id}"),
-                found,
-            ));
+            return Err(fault(path, key, format!("one token with the id {id}"), found));
         }
     }
     Ok(by_id)

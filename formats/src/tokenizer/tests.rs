@@ -75,14 +75,8 @@ fn a_tokenizer_json_becomes_keys_with_gaps_filled() {
             "tokenizer.ggml.padding_token_id",
         ]
     );
-    assert_eq!(
-        get(&keys, "tokenizer.ggml.model"),
-        &Value::String("gpt2".into())
-    );
-    assert_eq!(
-        get(&keys, "tokenizer.ggml.pre"),
-        &Value::String("qwen35".into())
-    );
+    assert_eq!(get(&keys, "tokenizer.ggml.model"), &Value::String("gpt2".into()));
+    assert_eq!(get(&keys, "tokenizer.ggml.pre"), &Value::String("qwen35".into()));
     assert_eq!(
         get(&keys, TOKENS),
         &strings(&[
@@ -103,10 +97,7 @@ fn a_tokenizer_json_becomes_keys_with_gaps_filled() {
     );
     assert_eq!(get(&keys, "tokenizer.ggml.merges"), &strings(&["a b"]));
     assert_eq!(get(&keys, "tokenizer.ggml.eos_token_id"), &Value::U32(4));
-    assert_eq!(
-        get(&keys, "tokenizer.ggml.padding_token_id"),
-        &Value::U32(0)
-    );
+    assert_eq!(get(&keys, "tokenizer.ggml.padding_token_id"), &Value::U32(0));
 }
 
 #[test]
@@ -114,10 +105,7 @@ fn merges_are_read_as_pairs_too() {
     let mut tokenizer = tokenizer();
     tokenizer["model"]["merges"] = json!([["a", "b"], [" ", "a"]]);
     let keys = keys_of(&tokenizer, None, 7).unwrap();
-    assert_eq!(
-        get(&keys, "tokenizer.ggml.merges"),
-        &strings(&["a b", "Ġ a"])
-    );
+    assert_eq!(get(&keys, "tokenizer.ggml.merges"), &strings(&["a b", "Ġ a"]));
 }
 
 #[test]
@@ -135,10 +123,7 @@ fn other_tokenizers_are_refused() {
         keys_of(&tokenizer, None, 16).unwrap_err().to_string()
     };
     let message = refused(|t| t["model"]["type"] = json!("Unigram"));
-    assert!(
-        message.contains("`model.type`: expected \"BPE\""),
-        "{message}"
-    );
+    assert!(message.contains("`model.type`: expected \"BPE\""), "{message}");
     refused(|t| t["model"]["byte_fallback"] = json!(true));
     refused(|t| t["model"]["vocab"]["c"] = json!(0));
     refused(|t| t["model"]["vocab"]["c"] = json!(-1));
@@ -156,13 +141,8 @@ fn other_tokenizers_are_refused() {
 #[test]
 fn a_special_token_outside_the_vocabulary_is_refused() {
     let config = json!({ "eos_token": "</s>" });
-    let message = keys_of(&tokenizer(), Some(&config), 9)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("`eos_token`") && message.contains("</s>"),
-        "{message}"
-    );
+    let message = keys_of(&tokenizer(), Some(&config), 9).unwrap_err().to_string();
+    assert!(message.contains("`eos_token`") && message.contains("</s>"), "{message}");
 }
 
 #[test]

@@ -39,28 +39,16 @@ fn the_published_config_has_the_published_values() {
     let c = Config::parse(Path::new("config.json"), PUBLISHED).unwrap();
     assert_eq!((c.hidden_size, c.intermediate_size), (5120, 17408));
     assert_eq!(c.num_hidden_layers, 5);
-    assert_eq!(
-        (c.num_attention_heads, c.num_key_value_heads, c.head_dim),
-        (32, 8, 128)
-    );
-    assert_eq!(
-        (c.vocab_size, c.max_position_embeddings),
-        (248_320, 262_144)
-    );
+    assert_eq!((c.num_attention_heads, c.num_key_value_heads, c.head_dim), (32, 8, 128));
+    assert_eq!((c.vocab_size, c.max_position_embeddings), (248_320, 262_144));
     assert_eq!(c.num_target_layers, Some(64));
     assert_eq!((c.rms_norm_eps, c.rope_theta), (1e-6, 1e7));
     assert_eq!(c.sliding_window, Some(2048));
     assert_eq!(c.layer_types, [LayerType::Sliding; 5]);
     assert_eq!(c.is_causal, Some(false));
     assert!(!c.is_layer_causal(0));
-    assert_eq!(
-        (c.block_size, c.conv_group_size, c.conv_kernel_size),
-        (8, 16, 2)
-    );
-    assert_eq!(
-        (c.mask_token_id, c.selector_rank, c.selector_top_k),
-        (248_070, 256, 16)
-    );
+    assert_eq!((c.block_size, c.conv_group_size, c.conv_kernel_size), (8, 16, 2));
+    assert_eq!((c.mask_token_id, c.selector_rank, c.selector_top_k), (248_070, 256, 16));
     assert_eq!(c.target_layer_ids, [5, 19, 33, 47, 61]);
     assert_eq!(c.input_embedding_scale, None);
     assert_eq!(c.output_multiplier, None);
@@ -69,10 +57,7 @@ fn the_published_config_has_the_published_values() {
     assert_eq!(c.eos_token_ids, [248_044]);
     assert_eq!(c.pad_token_id, Some(248_044));
     assert_eq!(c.prism_hadamard, None);
-    assert_eq!(
-        (c.q_width(), c.kv_width(), c.fc_in(), c.conv_out()),
-        (4096, 1024, 25_600, 1280)
-    );
+    assert_eq!((c.q_width(), c.kv_width(), c.fc_in(), c.conv_out()), (4096, 1024, 25_600, 1280));
     assert_eq!(c.matrix_widths(), [4096, 5120, 17_408, 25_600]);
 }
 
@@ -99,34 +84,19 @@ fn up_504_target_layer_ids_are_never_guessed() {
     let (key, message, _) = refused(|v| remove(&mut v["dflash_config"], "target_layer_ids"));
     assert_eq!(key, "dflash_config.target_layer_ids");
     assert!(message.contains("found nothing"), "{message}");
-    assert!(
-        message.contains("in `dflash_config` or at the top level"),
-        "{message}"
-    );
+    assert!(message.contains("in `dflash_config` or at the top level"), "{message}");
 }
 
 #[test]
 fn up_504_target_layer_ids_are_in_range_and_in_order() {
     let taps = |ids: Value| refused(|v| v["dflash_config"]["target_layer_ids"] = ids).1;
     let message = taps(json!([5, 19, 33, 47, 64]));
-    assert!(
-        message.contains("below `num_target_layers` = 64, found 64"),
-        "{message}"
-    );
+    assert!(message.contains("below `num_target_layers` = 64, found 64"), "{message}");
     let message = taps(json!([5, 33, 19, 47, 61]));
-    assert!(
-        message.contains("strictly ascending layer numbers, found 33 before 19"),
-        "{message}"
-    );
+    assert!(message.contains("strictly ascending layer numbers, found 33 before 19"), "{message}");
     let message = taps(json!([5, 19, 19, 47, 61]));
     assert!(message.contains("19 before 19"), "{message}");
-    for wrong in [
-        json!([]),
-        json!("5"),
-        json!([5, -1]),
-        json!([5, 19.5]),
-        json!([[5]]),
-    ] {
+    for wrong in [json!([]), json!("5"), json!([5, -1]), json!([5, 19.5]), json!([[5]])] {
         taps(wrong);
     }
 }
@@ -158,10 +128,7 @@ fn up_605_block_size_is_found_in_both_places() {
     assert_eq!(both.unwrap().block_size, 8);
     let (key, message, _) = refused(|v| v["block_size"] = json!(16));
     assert_eq!(key, "dflash_config.block_size");
-    assert!(
-        message.contains("8 in `dflash_config` and 16 at the top level"),
-        "{message}"
-    );
+    assert!(message.contains("8 in `dflash_config` and 16 at the top level"), "{message}");
 }
 
 #[test]
@@ -173,16 +140,7 @@ fn up_605_all_block_fields_may_stand_at_the_top() {
     })
     .unwrap();
     let nested = parse(&published()).unwrap();
-    assert_eq!(
-        Config {
-            raw: Map::new(),
-            ..flat
-        },
-        Config {
-            raw: Map::new(),
-            ..nested
-        }
-    );
+    assert_eq!(Config { raw: Map::new(), ..flat }, Config { raw: Map::new(), ..nested });
 }
 
 #[test]
@@ -193,10 +151,7 @@ fn up_605_rope_theta_is_found_in_both_places() {
     });
     assert_eq!(top.unwrap().rope_theta, 5e5);
     // An integer and a float of the same value agree.
-    assert_eq!(
-        edited(|v| v["rope_theta"] = json!(1e7)).unwrap().rope_theta,
-        1e7
-    );
+    assert_eq!(edited(|v| v["rope_theta"] = json!(1e7)).unwrap().rope_theta, 1e7);
     let (key, message, _) = refused(|v| v["rope_theta"] = json!(1e6));
     assert_eq!(key, "rope_parameters.rope_theta");
     assert!(message.contains("at the top level"), "{message}");
@@ -239,22 +194,13 @@ fn up_605_nothing_that_decides_the_network_has_a_default() {
 fn up_606_an_architecture_in_other_letter_case_gets_the_nearest_match() {
     let (key, message, hint) = refused(|v| v["architectures"] = json!(["Dflash2DraftModel"]));
     assert_eq!(key, "architectures");
-    assert!(
-        message.contains("supported architectures (`DFlash2DraftModel`)"),
-        "{message}"
-    );
-    assert!(
-        hint.contains("nearest") && hint.contains("`DFlash2DraftModel`"),
-        "{hint}"
-    );
+    assert!(message.contains("supported architectures (`DFlash2DraftModel`)"), "{message}");
+    assert!(hint.contains("nearest") && hint.contains("`DFlash2DraftModel`"), "{hint}");
     let (_, _, hint) = refused(|v| v["architectures"] = json!(["LlamaForCausalLM"]));
     assert_eq!(hint, "");
-    for wrong in [
-        json!([]),
-        json!("DFlash2DraftModel"),
-        json!(["DFlash2DraftModel", "X"]),
-        json!([1]),
-    ] {
+    for wrong in
+        [json!([]), json!("DFlash2DraftModel"), json!(["DFlash2DraftModel", "X"]), json!([1])]
+    {
         refused(|v| v["architectures"] = wrong);
     }
 }
@@ -263,18 +209,8 @@ fn up_606_an_architecture_in_other_letter_case_gets_the_nearest_match() {
 fn wrong_types_are_named_with_what_was_found() {
     let (key, message, _) = refused(|v| v["hidden_size"] = json!("5120"));
     assert_eq!(key, "hidden_size");
-    assert!(
-        message.contains("an integer from 0 to 2147483647, found \"5120\""),
-        "{message}"
-    );
-    for wrong in [
-        json!(-1),
-        json!(1.5),
-        json!(1u64 << 31),
-        json!(u64::MAX),
-        json!([]),
-        json!({}),
-    ] {
+    assert!(message.contains("an integer from 0 to 2147483647, found \"5120\""), "{message}");
+    for wrong in [json!(-1), json!(1.5), json!(1u64 << 31), json!(u64::MAX), json!([]), json!({})] {
         refused(|v| v["hidden_size"] = wrong);
     }
     refused(|v| v["dflash_config"] = json!([]));
@@ -296,10 +232,7 @@ fn dimensions_that_do_not_fit_each_other_are_refused() {
         ("rms_norm_eps", json!(1e-60)),
         ("rope_parameters", json!({ "rope_theta": 1e300 })),
         ("rope_parameters", json!({ "rope_theta": -1.0 })),
-        (
-            "rope_parameters",
-            json!({ "rope_theta": 1e7, "rope_type": "yarn" }),
-        ),
+        ("rope_parameters", json!({ "rope_theta": 1e7, "rope_type": "yarn" })),
         ("rope_scaling", json!({ "type": "linear", "factor": 2.0 })),
         ("partial_rotary_factor", json!(0.25)),
         ("attention_bias", json!(true)),
@@ -332,12 +265,7 @@ fn absurd_products_are_refused_by_checked_arithmetic() {
 #[test]
 fn layers_without_a_window_are_full() {
     let c = edited(|v| {
-        for name in [
-            "layer_types",
-            "sliding_window",
-            "use_sliding_window",
-            "is_causal",
-        ] {
+        for name in ["layer_types", "sliding_window", "use_sliding_window", "is_causal"] {
             remove(v, name);
         }
     })
@@ -351,15 +279,7 @@ fn layers_without_a_window_are_full() {
 #[test]
 fn bytes_that_are_no_object_are_refused() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
-    for bytes in [
-        b"".as_slice(),
-        b"{",
-        b"[]",
-        b"null",
-        b"{\"a\": NaN}",
-        b"\xff",
-        deep.as_bytes(),
-    ] {
+    for bytes in [b"".as_slice(), b"{", b"[]", b"null", b"{\"a\": NaN}", b"\xff", deep.as_bytes()] {
         let error = Config::parse(Path::new("config.json"), bytes).unwrap_err();
         assert!(matches!(error, Error::Structure { .. }), "{error}");
     }
@@ -370,10 +290,7 @@ fn a_huge_file_is_refused_unread() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(MAX_CONFIG_BYTES + 1).unwrap();
     let error = Config::read(file.path()).unwrap_err();
-    assert!(
-        error.to_string().contains("at most 16777216 bytes"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("at most 16777216 bytes"), "{error}");
 }
 
 #[test]

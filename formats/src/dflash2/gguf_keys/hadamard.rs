@@ -35,9 +35,8 @@ impl Hadamard {
     /// The rotation of a drafter of ours: all matrices, all signs +1.
     #[must_use]
     pub fn unsigned(config: &Config, block_size: usize) -> Self {
-        let matrices = specs(config, Codebooks::Bare)
-            .into_iter()
-            .filter(|spec| spec.role.is_matrix());
+        let matrices =
+            specs(config, Codebooks::Bare).into_iter().filter(|spec| spec.role.is_matrix());
         Self {
             block_size,
             signs: plus(config),
@@ -59,14 +58,8 @@ impl Hadamard {
             ("sign_mode", string(EXPLICIT)),
             ("sign_widths", Value::Array(Array::I32(widths))),
             ("sign_values", Value::Array(Array::I32(signs.collect()))),
-            (
-                "weight_names",
-                Value::Array(Array::String(self.weight_names.clone())),
-            ),
-            (
-                "inverse_weight_names",
-                Value::Array(Array::String(Vec::new())),
-            ),
+            ("weight_names", Value::Array(Array::String(self.weight_names.clone()))),
+            ("inverse_weight_names", Value::Array(Array::String(Vec::new()))),
         ]
         .map(|(suffix, value)| (key(suffix), value))
         .into()
@@ -98,13 +91,7 @@ impl Hadamard {
         frame(file)?;
         let block_size = file.require_u32(&key("block_size"))? as usize;
         if !block_size.is_power_of_two() {
-            return Err(fault(
-                file,
-                "block_size",
-                "a power of two",
-                block_size.to_string(),
-                None,
-            ));
+            return Err(fault(file, "block_size", "a power of two", block_size.to_string(), None));
         }
         let rotation = Self {
             block_size,
@@ -163,9 +150,7 @@ fn plus(config: &Config) -> BTreeMap<usize, Vec<i8>> {
 
 fn ternary_tensor(file: &File) -> Option<&str> {
     let mut tensors = file.tensors().iter();
-    tensors
-        .find(|t| matches!(t.ty, GgmlType::PQ2_0 | GgmlType::PTQ1_0))
-        .map(|t| t.name.as_str())
+    tensors.find(|t| matches!(t.ty, GgmlType::PQ2_0 | GgmlType::PTQ1_0)).map(|t| t.name.as_str())
 }
 
 /// Version, transform, axis, and the keys that only targets have.
@@ -185,13 +170,7 @@ fn frame(file: &File) -> Result<(), Error> {
     }
     if let Some(value) = file.get(&key("tied_output")) {
         let expected = "no such key in version 1";
-        return Err(fault(
-            file,
-            "tied_output",
-            expected,
-            value.to_string(),
-            None,
-        ));
+        return Err(fault(file, "tied_output", expected, value.to_string(), None));
     }
     if file.opt_bool(&key("gdn_v_grouped"))? == Some(true) {
         let expected = "false or nothing: a drafter has no recurrent layers";
@@ -223,41 +202,21 @@ fn signs(
     }
     let widths = file.require_u64s(&key("sign_widths"))?;
     if widths.is_empty() {
-        return Err(fault(
-            file,
-            "sign_widths",
-            "at least one width",
-            "none",
-            None,
-        ));
+        return Err(fault(file, "sign_widths", "at least one width", "none", None));
     }
     let values = match file.get(&key("sign_values")) {
         Some(Value::Array(values)) => values,
         other => {
             let found = other.map_or_else(|| "nothing".into(), Value::to_string);
-            return Err(fault(
-                file,
-                "sign_values",
-                "an array of +1 and -1",
-                found,
-                None,
-            ));
+            return Err(fault(file, "sign_values", "an array of +1 and -1", found, None));
         }
     };
     let values = plus_minus(values)
         .map_err(|found| fault(file, "sign_values", "only +1 and -1", found, None))?;
-    let total = widths
-        .iter()
-        .try_fold(0u64, |sum, width| sum.checked_add(*width));
+    let total = widths.iter().try_fold(0u64, |sum, width| sum.checked_add(*width));
     if total != Some(values.len() as u64) {
         let expected = format!("as many signs as the {} widths add up to", widths.len());
-        return Err(fault(
-            file,
-            "sign_values",
-            expected,
-            values.len().to_string(),
-            None,
-        ));
+        return Err(fault(file, "sign_values", expected, values.len().to_string(), None));
     }
     let mut by_width = BTreeMap::new();
     let mut rest = values.as_slice();
@@ -266,13 +225,7 @@ fn signs(
         let width = width as usize;
         if width == 0 || !width.is_multiple_of(block_size) {
             let expected = format!("positive multiples of the block {block_size}");
-            return Err(fault(
-                file,
-                "sign_widths",
-                expected,
-                width.to_string(),
-                None,
-            ));
+            return Err(fault(file, "sign_widths", expected, width.to_string(), None));
         }
         let (signs, more) = rest.split_at(width);
         rest = more;
@@ -337,16 +290,9 @@ fn weight_names(file: &File, config: &Config, block_size: usize) -> Result<Vec<S
         let Some(tensor) = file.tensor(name) else {
             return Err(wrong("tensors of this file", shown));
         };
-        if !tensor
-            .dims
-            .first()
-            .is_some_and(|n| n.is_multiple_of(block_size as u64))
-        {
+        if !tensor.dims.first().is_some_and(|n| n.is_multiple_of(block_size as u64)) {
             let expected = format!("matrices with inputs in whole blocks of {block_size}");
-            return Err(wrong(
-                &expected,
-                format!("{shown} with dimensions {:?}", tensor.dims),
-            ));
+            return Err(wrong(&expected, format!("{shown} with dimensions {:?}", tensor.dims)));
         }
     }
     Ok(names.to_vec())

@@ -101,20 +101,9 @@ fn refuse_other_models(file: &File) -> Result<(), Error> {
     let selector = key("selector_top_k");
     if file.tensor("markov_w1.weight").is_some() {
         let hint = format!("this is a DSpark drafter; need {}", config::ARCHITECTURE);
-        return Err(fault(
-            file,
-            selector,
-            "a DFlash 2 drafter",
-            "a Markov head",
-            Some(&hint),
-        ));
+        return Err(fault(file, selector, "a DFlash 2 drafter", "a Markov head", Some(&hint)));
     }
-    let newer = [
-        "selector_top_k",
-        "selector_rank",
-        "conv_kernel_size",
-        "conv_group_size",
-    ];
+    let newer = ["selector_top_k", "selector_rank", "conv_kernel_size", "conv_group_size"];
     if newer.iter().all(|field| file.get(&key(field)).is_none()) {
         let hint = format!("this is a DFlash 1 drafter; need {}", config::ARCHITECTURE);
         return Err(fault(file, selector, "an integer", "nothing", Some(&hint)));
@@ -125,9 +114,7 @@ fn refuse_other_models(file: &File) -> Result<(), Error> {
 fn refuse_other_attention(file: &File, head_dim: usize) -> Result<(), Error> {
     if file.require_u32(VALUE_LENGTH)? as usize != head_dim {
         let expected = format!("{head_dim}, as the keys");
-        let found = file
-            .get(VALUE_LENGTH)
-            .map_or_else(String::new, Value::to_string);
+        let found = file.get(VALUE_LENGTH).map_or_else(String::new, Value::to_string);
         return Err(fault(file, VALUE_LENGTH, expected, found, None));
     }
     let rotated = "dflash.rope.dimension_count";
@@ -145,10 +132,7 @@ fn refuse_other_attention(file: &File, head_dim: usize) -> Result<(), Error> {
             file,
             sections,
             "one section",
-            format!(
-                "{} sections in use",
-                list.iter().filter(|n| **n != 0).count()
-            ),
+            format!("{} sections in use", list.iter().filter(|n| **n != 0).count()),
             None,
         ));
     }
@@ -222,10 +206,7 @@ fn published_form(c: &Config) -> Map<String, Json> {
         block.extend(value.map(|value| (name.to_owned(), value.into())));
     }
     block.insert("mask_token_id".into(), c.mask_token_id.into());
-    block.extend(
-        c.output_multiplier
-            .map(|v| ("output_multiplier".to_owned(), v.into())),
-    );
+    block.extend(c.output_multiplier.map(|v| ("output_multiplier".to_owned(), v.into())));
     block.insert("selector_rank".into(), c.selector_rank.into());
     block.insert("selector_top_k".into(), c.selector_top_k.into());
     block.insert("target_layer_ids".into(), c.target_layer_ids.clone().into());

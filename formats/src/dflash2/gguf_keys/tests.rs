@@ -24,11 +24,7 @@ fn config() -> Config {
 }
 
 fn lineage() -> Lineage {
-    Lineage {
-        version: "0.1.0".into(),
-        input_sha256: "00ff".into(),
-        rule: "optimum".into(),
-    }
+    Lineage { version: "0.1.0".into(), input_sha256: "00ff".into(), rule: Some("optimum".into()) }
 }
 
 fn metadata(config: &Config) -> Vec<(String, Value)> {
@@ -45,17 +41,11 @@ fn metadata(config: &Config) -> Vec<(String, Value)> {
 
 /// A drafter GGUF of zeros with this metadata.
 fn file_of(config: &Config, metadata: &[(String, Value)]) -> File {
-    let tensors = specs(config, Codebooks::Bare)
-        .into_iter()
-        .map(|spec| NewTensor {
-            dims: spec.shape.iter().rev().copied().collect(),
-            ty: if spec.role.is_matrix() {
-                GgmlType::PQ2_0
-            } else {
-                GgmlType::F32
-            },
-            name: spec.gguf_name,
-        });
+    let tensors = specs(config, Codebooks::Bare).into_iter().map(|spec| NewTensor {
+        dims: spec.shape.iter().rev().copied().collect(),
+        ty: if spec.role.is_matrix() { GgmlType::PQ2_0 } else { GgmlType::F32 },
+        name: spec.gguf_name,
+    });
     let plan = layout(metadata, tensors.collect()).unwrap();
     let mut bytes = plan.header;
     bytes.resize(usize::try_from(plan.file_len).unwrap(), 0);
@@ -84,11 +74,8 @@ fn config_refused(key: &str, value: Option<Value>) -> (String, String) {
 
 #[track_caller]
 fn rotation_refused(suffix: &str, value: Option<Value>) -> String {
-    let error = Hadamard::from_gguf(
-        &edited(&format!("prism.hadamard.{suffix}"), value),
-        &config(),
-    )
-    .expect_err(suffix);
+    let error = Hadamard::from_gguf(&edited(&format!("prism.hadamard.{suffix}"), value), &config())
+        .expect_err(suffix);
     error.to_string()
 }
 
@@ -134,10 +121,7 @@ fn the_published_drafter_has_the_published_keys() {
             ("dflash.attention.value_length", Value::U32(128)),
             ("dflash.attention.layer_norm_rms_epsilon", Value::F32(1e-6)),
             ("dflash.attention.sliding_window", Value::U32(2048)),
-            (
-                "dflash.attention.sliding_window_pattern",
-                Value::Array(Array::Bool(vec![true; 5]))
-            ),
+            ("dflash.attention.sliding_window_pattern", Value::Array(Array::Bool(vec![true; 5]))),
             ("dflash.attention.causal", Value::Bool(false)),
             ("dflash.rope.freq_base", Value::F32(1e7)),
             ("dflash.block_size", Value::U32(8)),
@@ -158,21 +142,12 @@ fn the_published_drafter_has_the_published_keys() {
     };
     assert_eq!(get("version"), &Value::U32(1));
     assert_eq!(get("block_size"), &Value::U32(1024));
-    assert_eq!(
-        get("transform"),
-        &text("normalized-sylvester-walsh-hadamard")
-    );
+    assert_eq!(get("transform"), &text("normalized-sylvester-walsh-hadamard"));
     assert_eq!(get("axis"), &text("input-last-dimension"));
     assert_eq!(get("sign_mode"), &text("explicit"));
-    assert_eq!(
-        get("sign_widths"),
-        &Value::Array(Array::I32(vec![4096, 5120, 17_408, 25_600]))
-    );
+    assert_eq!(get("sign_widths"), &Value::Array(Array::I32(vec![4096, 5120, 17_408, 25_600])));
     let total = 4096 + 5120 + 17_408 + 25_600;
-    assert_eq!(
-        get("sign_values"),
-        &Value::Array(Array::I32(vec![1; total]))
-    );
+    assert_eq!(get("sign_values"), &Value::Array(Array::I32(vec![1; total])));
     let Value::Array(Array::String(names)) = get("weight_names") else {
         panic!("names");
     };
@@ -195,10 +170,7 @@ fn what_is_written_is_read() {
     assert_eq!(after, expected);
     // The config.json made from it says the same once more.
     let json = serde_json::to_vec(after.raw()).unwrap();
-    assert_eq!(
-        Config::parse(Path::new("config.json"), &json).unwrap(),
-        after
-    );
+    assert_eq!(Config::parse(Path::new("config.json"), &json).unwrap(), after);
     let rotation = Hadamard::from_gguf(&file, &after).unwrap().unwrap();
     assert_eq!(rotation, Hadamard::unsigned(&before, 256));
 }
@@ -243,15 +215,9 @@ fn up_605_no_key_of_a_gguf_has_a_default() {
 fn up_504_taps_of_a_gguf_count_from_one() {
     let taps = |list: &[u32]| Some(Value::Array(Array::U32(list.to_vec())));
     let (message, _) = config_refused("dflash.target_layers", taps(&[0, 20, 34, 48, 62]));
-    assert!(
-        message.contains("layer numbers from 1, found 0"),
-        "{message}"
-    );
+    assert!(message.contains("layer numbers from 1, found 0"), "{message}");
     let (message, _) = config_refused("dflash.target_layers", taps(&[6, 34, 20, 48, 62]));
-    assert!(
-        message.contains("`dflash.target_layers`: expected strictly ascending"),
-        "{message}"
-    );
+    assert!(message.contains("`dflash.target_layers`: expected strictly ascending"), "{message}");
     config_refused("dflash.target_layers", taps(&[]));
     config_refused("dflash.target_layers", Some(text("6")));
 }
@@ -259,20 +225,14 @@ fn up_504_taps_of_a_gguf_count_from_one() {
 #[test]
 fn up_603_other_drafters_are_named() {
     let (message, hint) = config_refused("general.architecture", Some(text("qwen35")));
-    assert!(
-        message.contains("expected `dflash`, found `qwen35`"),
-        "{message}"
-    );
+    assert!(message.contains("expected `dflash`, found `qwen35`"), "{message}");
     assert!(hint.contains("target"), "{hint}");
 
     let config = config();
     let mut metadata = metadata(&config);
     metadata.retain(|(k, _)| !k.contains("dflash.conv_") && !k.contains("dflash.selector_"));
     let error = Config::from_gguf(&file_of(&config, &metadata)).unwrap_err();
-    assert_eq!(
-        error.hint(),
-        Some("this is a DFlash 1 drafter; need DFlash2DraftModel")
-    );
+    assert_eq!(error.hint(), Some("this is a DFlash 1 drafter; need DFlash2DraftModel"));
 }
 
 #[test]
@@ -300,14 +260,7 @@ fn up_607_a_newer_rotation_is_named_with_both_versions() {
 
 #[test]
 fn every_refusal_of_the_reference_loader_is_made() {
-    for suffix in [
-        "version",
-        "transform",
-        "axis",
-        "sign_mode",
-        "sign_values",
-        "weight_names",
-    ] {
+    for suffix in ["version", "transform", "axis", "sign_mode", "sign_values", "weight_names"] {
         rotation_refused(suffix, None);
     }
     rotation_refused("transform", Some(text("haar")));
@@ -344,10 +297,7 @@ fn every_refusal_of_the_reference_loader_is_made() {
     ] {
         rotation_refused("weight_names", Some(names));
     }
-    rotation_refused(
-        "inverse_weight_names",
-        Some(strings(&["token_embd.weight"])),
-    );
+    rotation_refused("inverse_weight_names", Some(strings(&["token_embd.weight"])));
     rotation_refused("gdn_v_grouped", Some(Value::Bool(true)));
     rotation_refused("tied_output", Some(Value::Bool(true)));
 }
@@ -367,10 +317,8 @@ fn signs_of_any_number_type_are_read() {
         assert_eq!(rotation.signs[&256], signs[..256]);
         assert_eq!(rotation.signs[&512], signs[256..768]);
     }
-    let unsigned = edited(
-        "prism.hadamard.sign_values",
-        Some(Value::Array(Array::U32(vec![1; total]))),
-    );
+    let unsigned =
+        edited("prism.hadamard.sign_values", Some(Value::Array(Array::U32(vec![1; total]))));
     assert!(Hadamard::from_gguf(&unsigned, &config()).is_ok());
 }
 
@@ -387,10 +335,7 @@ fn ternary_tensors_without_a_rotation_are_refused() {
     let mut metadata = metadata(&config);
     metadata.retain(|(k, _)| !k.starts_with("prism."));
     let error = Hadamard::from_gguf(&file_of(&config, &metadata), &config).unwrap_err();
-    assert!(
-        error.to_string().contains("no `prism.hadamard.*` key"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("no `prism.hadamard.*` key"), "{error}");
     let float = layout(&metadata, Vec::new()).unwrap();
     let float = File::open(Source::from_bytes("f.gguf", float.header)).unwrap();
     assert_eq!(Hadamard::from_gguf(&float, &config).unwrap(), None);
@@ -403,10 +348,5 @@ fn causality_that_differs_by_layer_has_no_place_in_a_gguf() {
         layer_types: vec![LayerType::Sliding, LayerType::Full],
         ..config()
     };
-    assert!(
-        network(&config)
-            .unwrap_err()
-            .to_string()
-            .contains("dflash.attention.causal")
-    );
+    assert!(network(&config).unwrap_err().to_string().contains("dflash.attention.causal"));
 }

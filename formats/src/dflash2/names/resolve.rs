@@ -323,12 +323,7 @@ fn mismatch(path: &Path, missing: Vec<&str>, unknown: BTreeSet<&str>, known: &[&
                 .iter()
                 .take(half)
                 .map(|name| format!("missing `{name}`"))
-                .chain(
-                    unknown
-                        .iter()
-                        .take(half)
-                        .map(|name| format!("unknown `{}`", shown(name))),
-                )
+                .chain(unknown.iter().take(half).map(|name| format!("unknown `{}`", shown(name))))
                 .collect();
             Error::Names { path: path.to_path_buf(), problem, names, hint }
         }
@@ -370,19 +365,11 @@ fn error<'a>(
     hint: Option<String>,
 ) -> Error {
     let mut names = names.into_iter();
-    let mut listed: Vec<_> = names
-        .by_ref()
-        .take(LISTED)
-        .map(|name| format!("`{}`", shown(name)))
-        .collect();
+    let mut listed: Vec<_> =
+        names.by_ref().take(LISTED).map(|name| format!("`{}`", shown(name))).collect();
     match names.count() {
         0 => {}
         more => listed.push(format!("and {more} more")),
     }
-    Error::Names {
-        path: path.to_path_buf(),
-        problem: problem.into(),
-        names: listed,
-        hint,
-    }
+    Error::Names { path: path.to_path_buf(), problem: problem.into(), names: listed, hint }
 }
