@@ -33,19 +33,8 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
-        Task::Fixture {
-            shape,
-            output,
-            seed,
-            dtype,
-            force,
-        } => {
-            let options = fixture::Options {
-                shape,
-                seed,
-                dtype,
-                force,
-            };
+        Task::Fixture { shape, output, seed, dtype, force } => {
+            let options = fixture::Options { shape, seed, dtype, force };
             let written = fixture::write(&output, &options)
                 .with_context(|| format!("writing a fixture to `{}`", output.display()))?;
             writeln!(
