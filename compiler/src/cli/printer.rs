@@ -83,7 +83,7 @@ impl Printer {
 
     /// Prints an error; with `--json` as a document too.
     pub(crate) fn error(&self, error: &anyhow::Error, code: u8) {
-        let message = one_line(&format!("{error:#}"));
+        let message = one_line(&causes(error));
         let hint = exit::hint(error).map(one_line);
         let mut err = anstream::stderr();
         let _ = writeln!(err, "{ERROR}ternarize:{ERROR:#} {message}");
@@ -125,6 +125,19 @@ impl Printer {
         };
         Watcher(show)
     }
+}
+
+/// The causes joined by colons. Some messages end with their cause already.
+fn causes(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.ends_with(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
 }
 
 /// Messages stay on one line whatever a file name or a system says.

@@ -35,12 +35,21 @@ fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
+/// The path with links and dots in its folder resolved: two spellings of one file
+/// that is not there yet become equal.
+fn resolved(path: &Path) -> PathBuf {
+    match (fs::canonicalize(folder_of(path)), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => path.to_path_buf(),
+    }
+}
+
 /// Refuses outputs that would clobber something, before anything is created.
 pub(crate) fn check_paths(outputs: &[Output], inputs: &[&Path], force: bool) -> Result<(), Error> {
     let refuse = |path: &Path, problem: String, hint: Option<&str>| {
         Err(Error::OutputPath { path: path.to_path_buf(), problem, hint: hint.map(str::to_owned) })
     };
-    let mut seen: Vec<(&Path, &[u8])> = Vec::new();
+    let mut seen: Vec<(PathBuf, &[u8])> = Vec::new();
     for output in outputs {
         let config = output.config.as_ref().map(|c| (c.path.as_path(), c.bytes.as_slice()));
         for (path, bytes) in [(output.path.as_path(), &[][..])].into_iter().chain(config) {
@@ -55,13 +64,14 @@ pub(crate) fn check_paths(outputs: &[Output], inputs: &[&Path], force: bool) -> 
                 return refuse(path, "this is no file name".into(), None);
             }
             // Two q4nx files of one run share their config.json where it is the same.
-            if let Some((_, other)) = seen.iter().find(|(p, _)| *p == path || same_file(p, path)) {
+            let place = resolved(path);
+            if let Some((_, other)) = seen.iter().find(|(p, _)| *p == place || same_file(p, path)) {
                 if bytes.is_empty() || *other != bytes {
                     return refuse(path, "two outputs would be this file".into(), None);
                 }
                 continue;
             }
-            seen.push((path, bytes));
+            seen.push((place, bytes));
             if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
                 return refuse(
                     path,
