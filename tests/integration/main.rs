@@ -1,1 +1,17 @@
-//! integration
+//! Cross-crate properties, and runs of the program from end to end.
+//!
+//! Tests called `up_NNN_…` are failures that users of other projects met, tried
+//! on this one.
+
+mod conversion;
+mod crate_graph;
+mod exact;
+mod harness;
+mod input_files;
+mod interrupted;
+mod model_rules;
+mod numerics;
+mod outputs;
+mod paths;
+mod report;
+mod rotation;
