@@ -6,6 +6,7 @@
 //! they are whole, and [`report::Report`] says what happened. The same input
 //! gives the same bytes for any number of threads and any instruction set.
 
+mod bands;
 mod digest;
 mod error;
 pub mod observer;
