@@ -9,6 +9,8 @@
 mod bands;
 mod digest;
 mod error;
+mod facts;
+pub mod inspect;
 pub mod observer;
 pub mod output;
 mod pending;
@@ -16,5 +18,8 @@ pub mod pipeline;
 pub mod plan;
 pub mod report;
 pub mod ternary;
+#[cfg(test)]
+mod testing;
+pub mod verify;
 
 pub use error::{Error, Failure};
