@@ -1,2 +1,62 @@
-//! xtask
-fn main() {}
+//! `cargo xtask`: developer tasks.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Parser;
+use xtask::fixture::{self, Float, Shape};
+
+/// Developer tasks.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Task {
+    /// Write a drafter of seeded noise: `model.safetensors` and `config.json`.
+    Fixture {
+        /// Dimensions: a tiny drafter for tests, or those of the published one (3.8 GB).
+        #[arg(long, value_enum)]
+        shape: Shape,
+        /// Folder to write to; made if it is not there.
+        #[arg(short, long, value_name = "DIR")]
+        output: PathBuf,
+        /// Seed of the noise.
+        #[arg(long, default_value_t = fixture::SEED)]
+        seed: u64,
+        /// Type of the stored weights.
+        #[arg(long, value_enum, default_value_t = Float::Bf16)]
+        dtype: Float,
+        /// Replace files that are there.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Task::parse() {
+        Task::Fixture {
+            shape,
+            output,
+            seed,
+            dtype,
+            force,
+        } => {
+            let options = fixture::Options {
+                shape,
+                seed,
+                dtype,
+                force,
+            };
+            let written = fixture::write(&output, &options)
+                .with_context(|| format!("writing a fixture to `{}`", output.display()))?;
+            writeln!(
+                std::io::stderr(),
+                "{} tensors, {} data bytes, {} bytes in `{}`",
+                written.n_tensors,
+                written.data_bytes,
+                written.file_bytes,
+                written.model.display()
+            )?;
+            Ok(())
+        }
+    }
+}

@@ -193,18 +193,11 @@ impl<'a> Fields<'a> {
 
     pub(super) fn refuse_foreign_architectures(&self) -> Result<(), Error> {
         let expected = format!("[\"{ARCHITECTURE}\"]");
-        let name = match self.top.get("architectures") {
-            Some(Value::Array(list)) => match list.as_slice() {
-                [Value::String(name)] => name,
-                _ => {
-                    let found = describe(&Value::Array(list.clone()));
-                    return Err(self.fault("architectures", &expected, found));
-                }
-            },
-            other => {
-                let found = other.map_or_else(|| "nothing".into(), describe);
-                return Err(self.fault("architectures", &expected, found));
-            }
+        let value = self.top.get("architectures");
+        let list = value.and_then(Value::as_array).map(Vec::as_slice);
+        let Some([Value::String(name)]) = list else {
+            let found = value.map_or_else(|| "nothing".into(), describe);
+            return Err(self.fault("architectures", &expected, found));
         };
         if name == ARCHITECTURE {
             return Ok(());
