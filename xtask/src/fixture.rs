@@ -83,12 +83,8 @@ impl Float {
     /// Rounds `values` to what is stored.
     fn round(self, values: &mut [f32]) {
         match self {
-            Self::Bf16 => values
-                .iter_mut()
-                .for_each(|v| *v = bf16::from_f32(*v).to_f32()),
-            Self::F16 => values
-                .iter_mut()
-                .for_each(|v| *v = f16::from_f32(*v).to_f32()),
+            Self::Bf16 => values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()),
+            Self::F16 => values.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
             Self::F32 => {}
         }
     }
@@ -111,12 +107,7 @@ impl Options {
     /// The committed fixture's options, with another shape if asked for.
     #[must_use]
     pub fn new(shape: Shape) -> Self {
-        Self {
-            shape,
-            seed: SEED,
-            dtype: Float::Bf16,
-            force: false,
-        }
+        Self { shape, seed: SEED, dtype: Float::Bf16, force: false }
     }
 }
 
@@ -272,11 +263,7 @@ pub fn write(dir: &Path, options: &Options) -> anyhow::Result<Written> {
     config_file.write_all(&config_bytes(options))?;
     for (file, path) in [(file, &model), (config_file, &config)] {
         file.as_file().sync_all()?;
-        let renamed = if options.force {
-            file.persist(path)
-        } else {
-            file.persist_noclobber(path)
-        };
+        let renamed = if options.force { file.persist(path) } else { file.persist_noclobber(path) };
         renamed.with_context(|| format!("renaming to `{}`", path.display()))?;
     }
     Ok(Written {
