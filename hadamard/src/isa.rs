@@ -163,10 +163,7 @@ mod tests {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn every_level_of_the_cpu_is_detected() {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
-        let flags = cpuinfo
-            .lines()
-            .find(|line| line.starts_with("flags"))
-            .unwrap();
+        let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap();
         let has = |feature: &&str| flags.split_whitespace().any(|flag| flag == *feature);
         for &level in Level::ALL {
             let listed = level.features().iter().all(has);
