@@ -7,7 +7,7 @@
 # QEMU's translator has no AVX-512; Bochs has, as a plain interpreter of some 40 million
 # instructions a second. So the test binaries are linked statically, put into an initramfs with
 # busybox, and booted in Bochs on a Debian kernel. The guest's serial port is the output. Booting
-# takes two to four minutes, and tests run some hundred times slower than natively. What passes
+# takes about three minutes, and tests run some hundred times slower than natively. What passes
 # here is proved as far as Bochs is right about the instructions; it says nothing about speed.
 #
 # Needs the Debian packages bochs, bochs-term, bochsbios, isolinux, syslinux-common, xorriso, cpio
@@ -106,13 +106,10 @@ EOF
 # Debian's Bochs starts in its debugger; `c` lets the guest run. Its screen needs a terminal.
 echo c >"$work/debugger"
 : >"$work/serial"
-tail -f "$work/serial" | tr -d '\r' &
-follower=$!
 timeout "${TIMEOUT-3600}" script -qfc \
     "env TERM=xterm bochs -qf '$work/bochsrc' -q -rc '$work/debugger'" /dev/null \
-    >"$work/screen" 2>&1 </dev/null || true
-sleep 1
-kill $follower 2>/dev/null || true
+    >"$work/screen" 2>&1 </dev/null &
+tail -f --pid=$! "$work/serial" | sed -u 's/\r$//'
 
 if ! grep -q 'guest: done' "$work/serial"; then
     echo "the guest did not finish; last lines of the emulator's log:" >&2
