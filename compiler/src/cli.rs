@@ -3,10 +3,12 @@
 mod args;
 mod convert;
 mod exit;
+mod inspect;
 mod printer;
 mod signals;
 mod summary;
 mod ternarize;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -14,7 +16,6 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use args::{Cli, Command};
-use exit::Outcome;
 use printer::Printer;
 
 /// Runs the program.
@@ -34,10 +35,12 @@ pub(crate) fn main() -> ExitCode {
     let result = match &cli.command {
         None => ternarize::run(&cli.ternarize, &cli.common, &printer),
         Some(Command::Convert(args)) => convert::run(args, &cli.common, &printer),
+        Some(Command::Verify(args)) => verify::run(args, &cli.common, &printer),
+        Some(Command::Inspect(args)) => inspect::run(args, &printer),
         Some(Command::Completions { shell }) => printer.completions(*shell),
     };
     match result {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(outcome) => outcome.code().into(),
         Err(error) if exit::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             let code = exit::code(&error);

@@ -6,8 +6,11 @@
 //! they are whole, and [`report::Report`] says what happened. The same input
 //! gives the same bytes for any number of threads and any instruction set.
 
+mod bands;
 mod digest;
 mod error;
+mod facts;
+pub mod inspect;
 pub mod observer;
 pub mod output;
 mod pending;
@@ -15,5 +18,8 @@ pub mod pipeline;
 pub mod plan;
 pub mod report;
 pub mod ternary;
+#[cfg(test)]
+mod testing;
+pub mod verify;
 
 pub use error::{Error, Failure};

@@ -1,26 +1,21 @@
 //! The run: bands of rows through rotation, rule and encoders, on all cores.
 //!
-//! Workers take bands in the order of the input file and write each result at
-//! its planned place, so the bytes do not depend on how the work was shared out,
-//! the file is read front to back, and memory is a few bands per worker. The
-//! first worker hashes the input before it joins in.
+//! Workers take bands in the order of the input file (see `bands`) and write each
+//! result at its planned place, so the bytes do not depend on how the work was
+//! shared out. The first worker hashes the input before it joins in.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use formats::dflash2::drafter::{Buffer, Tensor};
 use formats::{Fault, GROUP, TernaryRows};
 
+use crate::bands::{self, Unit};
 use crate::observer::Observer;
 use crate::output::{Encoder, Rounded};
 use crate::pending::Pending;
-use crate::plan::{BAND_ROWS, Plan};
+use crate::plan::Plan;
 use crate::ternary::{GroupFault, Stats, Ternarizer};
 use crate::{Error, digest};
-
-/// Values per unit of work of tensors that stay float.
-const RUN_VALUES: u64 = 1 << 18;
 
 /// What a run did.
 #[derive(Debug)]
@@ -57,16 +52,6 @@ pub struct Timings {
     pub sync: Duration,
 }
 
-/// A band of rows of a matrix, or a run of values of another tensor.
-#[derive(Debug, Clone, Copy)]
-struct Unit {
-    tensor: usize,
-    /// First row, or first value.
-    first: u64,
-    /// Rows, or values.
-    count: usize,
-}
-
 /// Result of one unit.
 #[derive(Debug, Default)]
 struct UnitOutcome {
@@ -87,12 +72,7 @@ impl Plan<'_> {
             .iter()
             .map(|output| Pending::create(&output.path, output.file_len))
             .collect::<Result<Vec<_>, _>>()?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.options.threads)
-            .build()
-            .map_err(|e| {
-                Error::write("starting threads for", &self.drafter.path, std::io::Error::other(e))
-            })?;
+        let pool = bands::pool(self.options.threads, &self.drafter.path)?;
         let (input_sha256, tensors) = pool.install(|| self.convert(&pending, observer))?;
         for (output, pending) in self.outputs.iter().zip(&pending) {
             pending.write_at(0, &output.header(&self.lineage_digest(&input_sha256))?)?;
@@ -131,98 +111,21 @@ impl Plan<'_> {
         }
     }
 
-    fn units(&self) -> Vec<Unit> {
-        let mut order: Vec<usize> = (0..self.drafter.tensors.len()).collect();
-        order.sort_by_key(|i| {
-            let tensor = &self.drafter.tensors[*i];
-            (tensor.path(), tensor.offset())
-        });
-        let mut units = Vec::new();
-        for tensor in order {
-            let spec = &self.drafter.tensors[tensor].spec;
-            let (end, step) = if spec.role.is_matrix() {
-                (spec.shape[0], BAND_ROWS as u64)
-            } else {
-                (spec.parameters(), RUN_VALUES)
-            };
-            let mut first = 0;
-            while first < end {
-                let count = step.min(end - first) as usize;
-                units.push(Unit { tensor, first, count });
-                first += step;
-            }
-        }
-        units
-    }
-
     /// All units through all workers; input digests and per-tensor outcomes.
     fn convert(
         &self,
         pending: &[Pending],
         observer: &dyn Observer,
     ) -> Result<(Vec<String>, Vec<TensorOutcome>), Error> {
-        let units = self.units();
-        let outcomes: Vec<Mutex<UnitOutcome>> = units.iter().map(|_| Mutex::default()).collect();
-        let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-        let hashes: Mutex<Result<Vec<String>, Error>> = Mutex::new(Ok(Vec::new()));
-        let next = AtomicUsize::new(0);
-        let stop = AtomicBool::new(false);
-        let done = AtomicU64::new(0);
-        let total = self.input_bytes();
-
-        let fail = |unit: usize, error: Error| {
-            stop.store(true, Ordering::Relaxed);
-            let mut failure = lock(&failure);
-            if failure.as_ref().is_none_or(|(first, _)| unit < *first) {
-                *failure = Some((unit, error));
-            }
-        };
-        let work = || {
-            let mut worker = Worker::new(self, pending);
-            while !stop.load(Ordering::Relaxed) {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(unit) = units.get(index) else { break };
-                if observer.cancelled() {
-                    fail(usize::MAX, Error::Interrupted);
-                    break;
-                }
-                match worker.unit(*unit) {
-                    Ok(outcome) => *lock(&outcomes[index]) = outcome,
-                    Err(error) => fail(index, error),
-                }
-                let tensor = &self.drafter.tensors[unit.tensor];
-                let bytes = unit_bytes(tensor, *unit);
-                let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                observer.progress(done, total, &tensor.spec.name);
-            }
-        };
-        rayon::scope(|scope| {
-            for worker in 0..self.options.threads {
-                let (hashes, fail, work) = (&hashes, &fail, &work);
-                scope.spawn(move |_| {
-                    if worker == 0 {
-                        *lock(hashes) = self
-                            .drafter
-                            .files
-                            .iter()
-                            .map(|file| digest::of_source(file, observer))
-                            .collect();
-                        if matches!(&*lock(hashes), Err(Error::Interrupted)) {
-                            fail(usize::MAX, Error::Interrupted);
-                        }
-                    }
-                    work();
-                });
-            }
-        });
-        if let Some((_, error)) = into_inner(failure) {
-            return Err(error);
-        }
-        let hashes = into_inner(hashes)?;
-
+        let (hashes, outcomes) = bands::share(
+            self.drafter,
+            self.options.threads,
+            observer,
+            || self.drafter.files.iter().map(|file| digest::of_source(file, observer)).collect(),
+            || Worker::new(self, pending),
+        )?;
         let mut tensors = vec![TensorOutcome::default(); self.drafter.tensors.len()];
-        for (unit, outcome) in units.iter().zip(outcomes) {
-            let UnitOutcome { stats, rounded } = into_inner(outcome);
+        for (unit, UnitOutcome { stats, rounded }) in outcomes {
             let tensor = &mut tensors[unit.tensor];
             tensor.rounded_scales += rounded.scales;
             tensor.rounded_values += rounded.values;
@@ -254,22 +157,6 @@ impl Plan<'_> {
         }
         Ok(())
     }
-}
-
-/// Input bytes of one unit.
-fn unit_bytes(tensor: &Tensor, unit: Unit) -> u64 {
-    let whole =
-        if tensor.spec.role.is_matrix() { tensor.spec.shape[0] } else { tensor.spec.parameters() };
-    (u128::from(tensor.byte_len()) * unit.count as u128 / u128::from(whole)) as u64
-}
-
-/// A panicking worker is propagated by the scope, so a poisoned lock is never seen alive.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-fn into_inner<T>(mutex: Mutex<T>) -> T {
-    mutex.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// One thread's working memory.
@@ -305,15 +192,6 @@ impl<'a> Worker<'a> {
             buffer: Buffer::default(),
             values: Vec::new(),
             rows: TernaryRows::zeroed(0, 0),
-        }
-    }
-
-    fn unit(&mut self, unit: Unit) -> Result<UnitOutcome, Error> {
-        let tensor = &self.plan.drafter.tensors[unit.tensor];
-        if tensor.spec.role.is_matrix() {
-            self.matrix(tensor, unit)
-        } else {
-            self.rest(tensor, unit)
         }
     }
 
@@ -416,7 +294,21 @@ impl<'a> Worker<'a> {
     }
 }
 
-fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
+impl bands::Worker for Worker<'_> {
+    type Outcome = UnitOutcome;
+
+    fn unit(&mut self, unit: Unit) -> Result<UnitOutcome, Error> {
+        let tensor = &self.plan.drafter.tensors[unit.tensor];
+        if tensor.spec.role.is_matrix() {
+            self.matrix(tensor, unit)
+        } else {
+            self.rest(tensor, unit)
+        }
+    }
+}
+
+/// The refusal of a NaN or infinity; `index` is flat.
+pub(crate) fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
     let fault = Fault {
         unit: "value",
         index,

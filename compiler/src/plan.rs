@@ -14,6 +14,7 @@ use formats::q4nx;
 use hadamard::{BlockHadamard, Isa};
 
 use crate::Error;
+use crate::bands::BAND_ROWS;
 use crate::output::{self, Contents, Format, Output, Request, config_path};
 use crate::ternary::Rule;
 
@@ -65,9 +66,6 @@ pub struct Plan<'a> {
     pub(crate) options: Options,
 }
 
-/// Rows per unit of work: the row block of a q4nx chunk.
-pub(crate) const BAND_ROWS: usize = q4nx::ROW_BLOCK;
-
 impl<'a> Plan<'a> {
     /// Checks a run against its input and the file systems.
     ///
@@ -82,15 +80,7 @@ impl<'a> Plan<'a> {
             }
             None => drafter.rotation.clone().ok_or_else(|| refuse_float(drafter))?,
         };
-        let hadamard = BlockHadamard::new(rotation.block, options.isa).map_err(|e| {
-            Error::Input(formats::Error::Structure {
-                path: drafter.path.clone(),
-                part: "the rotation".into(),
-                expected: "a block of a power of two from 2 to 8192".into(),
-                found: e.to_string(),
-                hint: None,
-            })
-        })?;
+        let hadamard = transform(drafter, rotation.block, options.isa)?;
         let rule = options.ternarize.map(|t| t.rule);
         let contents = Contents {
             drafter,
@@ -134,6 +124,19 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// The transform that rotates the matrices of `drafter`.
+pub(crate) fn transform(drafter: &Drafter, block: usize, isa: Isa) -> Result<BlockHadamard, Error> {
+    BlockHadamard::new(block, isa).map_err(|e| {
+        Error::Input(formats::Error::Structure {
+            path: drafter.path.clone(),
+            part: "the rotation".into(),
+            expected: "a block of a power of two from 2 to 8192".into(),
+            found: e.to_string(),
+            hint: None,
+        })
+    })
+}
+
 fn refuse_ternary(drafter: &Drafter) -> Result<(), Error> {
     if drafter.container == Container::Safetensors {
         return Ok(());
@@ -147,7 +150,8 @@ fn refuse_ternary(drafter: &Drafter) -> Result<(), Error> {
     }))
 }
 
-fn refuse_float(drafter: &Drafter) -> Error {
+/// What is said of a float drafter where a ternary one is needed.
+pub(crate) fn refuse_float(drafter: &Drafter) -> Error {
     Error::Input(formats::Error::Structure {
         path: drafter.path.clone(),
         part: "the matrices".into(),

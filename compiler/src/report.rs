@@ -191,7 +191,7 @@ impl Report {
 }
 
 impl Input {
-    fn new(drafter: &Drafter, sha256: &[String]) -> Self {
+    pub(crate) fn new(drafter: &Drafter, sha256: &[String]) -> Self {
         Self {
             path: drafter.path.to_string_lossy().into_owned(),
             container: drafter.container.name(),
@@ -220,13 +220,7 @@ impl Quality {
             zero_share: stats.zero_share(),
             zero_groups: stats.zero_groups,
             underflow_groups: stats.underflow_groups,
-            scale_exponents: stats
-                .scale_exponents
-                .iter()
-                .enumerate()
-                .filter(|(_, n)| **n > 0)
-                .map(|(entry, n)| (Stats::FIRST_EXPONENT + entry as i32, *n))
-                .collect(),
+            scale_exponents: Stats::by_exponent(&stats.scale_exponents),
         }
     }
 }

@@ -149,8 +149,10 @@ impl Fault {
 }
 
 /// Text from a file made fit for a one-line message: control characters are
-/// escaped, and what is longer than a name should be is cut.
-pub(crate) fn shown(text: &str) -> String {
+/// escaped, and what is longer than a name should be is cut. Programs print names,
+/// keys and values from files through it.
+#[must_use]
+pub fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 200;
     let mut out = String::new();
     for (i, c) in text.chars().enumerate() {

@@ -28,6 +28,6 @@ pub mod t2;
 mod ternary;
 pub mod tokenizer;
 
-pub use error::{Error, Fault};
+pub use error::{Error, Fault, shown};
 pub use source::Source;
 pub use ternary::{GROUP, TernaryRows};

@@ -18,7 +18,7 @@ mod config;
 
 use half::{bf16, f16};
 
-pub use config::{PackConfig, PackModule};
+pub use config::{MODEL_TYPE, PackConfig, PackModule};
 
 use crate::pq2_0::{check_finite, check_len, refuse_code_3};
 use crate::{Fault, GROUP, TernaryRows, scale};

@@ -45,6 +45,17 @@ Exit codes:
 pub(crate) enum Command {
     /// Rewrites a ternary drafter in another format, losslessly or not at all
     Convert(ConvertArgs),
+    /// Reads a ternary drafter again, all of it, and compares it with its input
+    ///
+    /// Every group is decoded and every value looked at. A damaged file is an error (exit
+    /// code 3); a sound one that is not its input's, or too far from it, gets the verdict no
+    /// (exit code 1). Codes of 3, which only PQ2_0 can hold, are reported and pass.
+    Verify(VerifyArgs),
+    /// Says what a file is: configuration, rotation, lineage, tensors
+    ///
+    /// Reads safetensors, q4nx, GGUF, MLX 2-bit packs and a drafter's config.json; headers
+    /// only. What is no drafter is listed as it stands.
+    Inspect(InspectArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for
@@ -96,6 +107,33 @@ pub(crate) struct ConvertArgs {
     pub(crate) codebooks: CodebookStyle,
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Ternary drafter: q4nx (with its config.json) or GGUF
+    pub(crate) file: PathBuf,
+    /// Float drafter to measure the error against, or ternary drafter to be equal to
+    #[arg(long, value_name = "INPUT")]
+    pub(crate) against: Option<PathBuf>,
+    /// Largest relative squared error of a matrix against a float INPUT [default: 0.5]
+    #[arg(long, value_name = "X", value_parser = max_error)]
+    pub(crate) max_error: Option<f64>,
+    /// Drafter configuration, if it is not beside FILE
+    #[arg(long, value_name = "PATH")]
+    pub(crate) config: Option<PathBuf>,
+    /// Drafter configuration of INPUT, if it is not beside it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) against_config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// File or folder
+    pub(crate) file: PathBuf,
+    /// Drafter configuration, if it is not beside FILE
+    #[arg(long, value_name = "PATH")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// The two spellings in use.
@@ -179,11 +217,18 @@ fn format(name: &str) -> Result<Format, String> {
     })
 }
 
+<<<<<<< HEAD
 fn block(n: &str) -> Result<usize, String> {
     let n: usize = n.parse().map_err(|_| "expected a number".to_owned())?;
     match BlockHadamard::new(n, Isa::scalar()) {
         Ok(_) => Ok(n),
         Err(e) => Err(e.to_string()),
+=======
+fn max_error(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(error) if (0.0..f64::INFINITY).contains(&error) => Ok(error),
+        _ => Err("expected a number of at least 0".into()),
+>>>>>>> wip/verify
     }
 }
 

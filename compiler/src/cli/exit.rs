@@ -7,6 +7,8 @@ use compiler::{Error, Failure};
 
 use super::signals;
 
+/// The files are sound, but the answer is no.
+const NO: u8 = 1;
 /// The command line makes no sense.
 pub(crate) const USAGE: u8 = 2;
 /// An input is missing, damaged or not supported.
@@ -19,6 +21,18 @@ const OUTPUT: u8 = 4;
 pub(crate) enum Outcome {
     /// Done, or the answer is yes.
     Done,
+    /// The answer is no, and was printed.
+    No,
+}
+
+impl Outcome {
+    /// The exit code.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::No => NO,
+        }
+    }
 }
 
 /// A combination of arguments that the parser cannot see is wrong.

@@ -1,5 +1,7 @@
 //! What ternarization did to a matrix: the figures of the report.
 
+use std::collections::BTreeMap;
+
 use formats::GROUP;
 use half::f16;
 
@@ -73,6 +75,26 @@ impl Stats {
         }
     }
 
+    /// The entry of [`Stats::scale_exponents`] that counts a finite scale, by its
+    /// magnitude; none for zero.
+    #[must_use]
+    pub fn exponent_entry(scale: f16) -> Option<usize> {
+        let bits = scale.to_bits() & 0x7fff;
+        let (exponent, fraction) = (usize::from(bits >> 10), bits & 0x3ff);
+        match (exponent, fraction) {
+            (0, 0) => None,
+            // A subnormal is fraction * 2^-24.
+            (0, fraction) => Some(fraction.ilog2() as usize),
+            (exponent, _) => Some(exponent + 9),
+        }
+    }
+
+    /// Counts of scales under their binary exponents, without the empty ones.
+    #[must_use]
+    pub fn by_exponent(counts: &[u64; Self::EXPONENTS]) -> BTreeMap<i32, u64> {
+        (Self::FIRST_EXPONENT..).zip(*counts).filter(|(_, n)| *n > 0).collect()
+    }
+
     pub(super) fn add(&mut self, choice: Choice, stored: f16) {
         let Choice { scale, support, sum, energy } = choice;
         self.groups += 1;
@@ -81,25 +103,13 @@ impl Stats {
         // (w - s t)^2 summed, with t = sign(w) on the support. Rounding can leave
         // a tiny negative rest where the fit is exact.
         self.error += (energy - 2.0 * scale * sum + support as f64 * scale * scale).max(0.0);
-        if let Some(exponent) = exponent(stored) {
+        if let Some(exponent) = Self::exponent_entry(stored) {
             self.scale_exponents[exponent] += 1;
         } else if energy == 0.0 {
             self.zero_groups += 1;
         } else {
             self.underflow_groups += 1;
         }
-    }
-}
-
-/// Index into [`Stats::scale_exponents`] of a positive scale.
-fn exponent(scale: f16) -> Option<usize> {
-    let bits = scale.to_bits() & 0x7fff;
-    let (exponent, fraction) = (usize::from(bits >> 10), bits & 0x3ff);
-    match (exponent, fraction) {
-        (0, 0) => None,
-        // A subnormal is fraction * 2^-24.
-        (0, fraction) => Some(fraction.ilog2() as usize),
-        (exponent, _) => Some(exponent + 9),
     }
 }
 
@@ -112,8 +122,9 @@ mod tests {
         for (value, entry) in
             [(2f32.powi(-24), 0), (2f32.powi(-14), 10), (1.0, 24), (1.99, 24), (65280.0, 39)]
         {
-            assert_eq!(exponent(f16::from_f32(value)), Some(entry), "{value}");
+            assert_eq!(Stats::exponent_entry(f16::from_f32(value)), Some(entry), "{value}");
+            assert_eq!(Stats::exponent_entry(f16::from_f32(-value)), Some(entry), "-{value}");
         }
-        assert_eq!(exponent(f16::ZERO), None);
+        assert_eq!(Stats::exponent_entry(f16::ZERO), None);
     }
 }

@@ -40,7 +40,8 @@ pub struct PackModule {
     pub embedding: bool,
 }
 
-const MODEL_TYPE: &str = "prism_hadamard_qwen35";
+/// `model_type` of the packs that are read.
+pub const MODEL_TYPE: &str = "prism_hadamard_qwen35";
 const BASE_MODEL_TYPE: &str = "qwen3_5";
 const BLOCKS: [u64; 5] = [0, 512, 1024, 2048, 4096];
 

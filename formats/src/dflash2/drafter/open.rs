@@ -122,6 +122,18 @@ impl Drafter {
             shape.reverse();
             check_shape(path, &spec, &shape)?;
             let encoding = gguf_encoding(path, &spec, info)?;
+            if let Some(rotation) = &rotation
+                && spec.role.is_matrix()
+                && !rotation.weight_names.contains(&stored_name)
+            {
+                return Err(Error::Key {
+                    path: path.to_path_buf(),
+                    key: "prism.hadamard.weight_names".into(),
+                    expected: "all matrices of the drafter".into(),
+                    found: format!("a list without `{stored_name}`"),
+                    hint: None,
+                });
+            }
             opened.push(Tensor {
                 spec,
                 stored_name,

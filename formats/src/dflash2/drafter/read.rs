@@ -15,6 +15,16 @@ const RUN: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
+    /// How many of `bytes` the last read filled.
+    len: usize,
+}
+
+impl Buffer {
+    /// The encoded bytes of the rows that [`Tensor::read_rows`] read last.
+    #[must_use]
+    pub fn encoded(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Tensor {
@@ -91,6 +101,7 @@ impl Tensor {
         if buffer.bytes.len() < len {
             buffer.bytes.resize(len, 0);
         }
+        buffer.len = len;
         let bytes = &mut buffer.bytes[..len];
         self.source.read_exact_at(self.offset + (first * row_bytes) as u64, bytes)?;
         decode(bytes, rows).map_err(|fault| {
