@@ -217,18 +217,18 @@ fn format(name: &str) -> Result<Format, String> {
     })
 }
 
-<<<<<<< HEAD
 fn block(n: &str) -> Result<usize, String> {
     let n: usize = n.parse().map_err(|_| "expected a number".to_owned())?;
     match BlockHadamard::new(n, Isa::scalar()) {
         Ok(_) => Ok(n),
         Err(e) => Err(e.to_string()),
-=======
+    }
+}
+
 fn max_error(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(error) if (0.0..f64::INFINITY).contains(&error) => Ok(error),
         _ => Err("expected a number of at least 0".into()),
->>>>>>> wip/verify
     }
 }
 
