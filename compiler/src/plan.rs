@@ -8,9 +8,9 @@ use std::path::PathBuf;
 
 use formats::dflash2::config::Config;
 use formats::dflash2::drafter::{Container, Drafter, Rotation};
-use formats::dflash2::names::Codebooks;
+use formats::dflash2::names::{Codebooks, check_block};
 use formats::gguf::Value;
-use formats::{GROUP, q4nx};
+use formats::q4nx;
 use hadamard::{BlockHadamard, Isa};
 
 use crate::Error;
@@ -75,7 +75,7 @@ impl<'a> Plan<'a> {
         let rotation = match options.ternarize {
             Some(Ternarize { block, .. }) => {
                 refuse_ternary(drafter)?;
-                check_block(drafter, block)?;
+                check_block(&drafter.path, &drafter.config, block)?;
                 Rotation { block, signs: std::collections::BTreeMap::new() }
             }
             None => drafter.rotation.clone().ok_or_else(|| refuse_float(drafter))?,
@@ -159,43 +159,6 @@ pub(crate) fn refuse_float(drafter: &Drafter) -> Error {
         found: "a float drafter".into(),
         hint: Some("use `ternarize INPUT -o OUT` to ternarize it".into()),
     })
-}
-
-/// Every matrix must be whole blocks wide, and whole groups.
-fn check_block(drafter: &Drafter, block: usize) -> Result<(), Error> {
-    let widths = drafter.config.matrix_widths();
-    let fits = |width: usize| width.is_multiple_of(block) && width.is_multiple_of(GROUP);
-    let Some(tensor) =
-        drafter.tensors.iter().find(|t| t.spec.role.is_matrix() && !fits(t.spec.inputs() as usize))
-    else {
-        return Ok(());
-    };
-    let [out, inputs] = [tensor.spec.shape[0], tensor.spec.shape[1]];
-    let largest = widths
-        .iter()
-        .map(|w| 1usize << w.trailing_zeros().min(13))
-        .min()
-        .filter(|largest| *largest >= GROUP);
-    let (expected, hint) = match largest {
-        Some(largest) => (
-            format!("inputs in multiples of the rotation block, {block}"),
-            format!("use --block {largest}, the largest that fits every matrix of this drafter"),
-        ),
-        None => (
-            format!("inputs in multiples of {GROUP}, the weights that share a scale"),
-            "this drafter has no ternary form of this kind".into(),
-        ),
-    };
-    Err(Error::Input(formats::Error::Tensor {
-        path: tensor.path().to_path_buf(),
-        tensor: tensor.stored_name.clone(),
-        expected,
-        found: format!("[out, in] = [{out}, {inputs}], whose second axis leaves a rest of {}", {
-            let inputs = inputs as usize;
-            if inputs.is_multiple_of(GROUP) { inputs % block } else { inputs % GROUP }
-        }),
-        hint: Some(hint),
-    }))
 }
 
 /// Gives every output that has one the path of its `config.json`.

@@ -4,6 +4,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod prefetch;
 mod scalar;
 
 use crate::{Error, Isa, Level, Signs, signs};

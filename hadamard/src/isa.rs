@@ -158,6 +158,19 @@ mod tests {
         assert!(available.is_sorted_by_key(|isa| isa.level()));
     }
 
+    /// The kernel's list of features is an independent witness; no level it lists is missed.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn every_level_of_the_cpu_is_detected() {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap();
+        let has = |feature: &&str| flags.split_whitespace().any(|flag| flag == *feature);
+        for &level in Level::ALL {
+            let listed = level.features().iter().all(has);
+            assert_eq!(Isa::detect().level() >= level, listed, "{level}");
+        }
+    }
+
     #[test]
     fn a_cap_is_respected() {
         for &cap in Level::ALL {

@@ -1,5 +1,7 @@
 //! `cargo xtask`: developer tasks.
 
+mod demo;
+
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -11,6 +13,8 @@ use xtask::fixture::{self, Float, Shape};
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Task {
+    /// Build `ternarize`, run it on the committed fixture, and verify what it wrote.
+    Demo,
     /// Write a drafter of seeded noise: `model.safetensors` and `config.json`.
     Fixture {
         /// Dimensions: a tiny drafter for tests, or those of the published one (3.8 GB).
@@ -33,6 +37,7 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Task::parse() {
+        Task::Demo => demo::run(),
         Task::Fixture { shape, output, seed, dtype, force } => {
             let options = fixture::Options { shape, seed, dtype, force };
             let written = fixture::write(&output, &options)

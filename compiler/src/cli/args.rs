@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use compiler::output::Format;
 use compiler::ternary::Rule;
-use hadamard::Level;
+use hadamard::{BlockHadamard, Isa, Level};
 
 /// Turns a DFlash 2 drafter into a checked ternary q4nx or GGUF file.
 ///
@@ -81,7 +81,7 @@ pub(crate) struct TernarizeArgs {
     #[arg(long, value_name = "RULE", default_value = "optimal", env = "TERNARIZE_RULE")]
     pub(crate) rule: Rule,
     /// Inputs per Hadamard transform, a power of two
-    #[arg(long, value_name = "N", default_value_t = hadamard::BlockHadamard::DEFAULT_BLOCK)]
+    #[arg(long, value_name = "N", default_value_t = BlockHadamard::DEFAULT_BLOCK, value_parser = block)]
     pub(crate) block: usize,
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -217,6 +217,14 @@ fn format(name: &str) -> Result<Format, String> {
     })
 }
 
+fn block(n: &str) -> Result<usize, String> {
+    let n: usize = n.parse().map_err(|_| "expected a number".to_owned())?;
+    match BlockHadamard::new(n, Isa::scalar()) {
+        Ok(_) => Ok(n),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 fn max_error(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(error) if (0.0..f64::INFINITY).contains(&error) => Ok(error),
@@ -234,7 +242,7 @@ impl Common {
     }
 
     /// The instruction set.
-    pub(crate) fn isa(&self) -> hadamard::Isa {
-        self.isa.map_or_else(hadamard::Isa::detect, hadamard::Isa::at_most)
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa.map_or_else(Isa::detect, Isa::at_most)
     }
 }

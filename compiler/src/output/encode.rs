@@ -82,29 +82,28 @@ impl Encoder {
     /// The bytes of a band of rows.
     pub(crate) fn rows(&mut self, rows: &TernaryRows) -> Result<(&[u8], Rounded), Fault> {
         let len = rows.rows() * self.row_bytes(rows.cols());
-        self.bytes.resize(len, 0);
+        if !self.format.is_ternary() {
+            self.primal(rows);
+        }
+        let bytes = at_least(&mut self.bytes, len);
         let mut rounded = Rounded::default();
         match self.format {
-            Format::Pq2_0 => pq2_0::encode(rows, &mut self.bytes),
-            Format::Ptq1_0 => ptq1_0::encode(rows, &mut self.bytes)?,
+            Format::Pq2_0 => pq2_0::encode(rows, bytes),
+            Format::Ptq1_0 => ptq1_0::encode(rows, bytes)?,
             Format::Q4nx if self.round_scales => {
                 let mut rows = rows.clone();
                 rounded.scales = round_scales(&mut rows)?;
-                q4nx::encode(&rows, &mut self.bytes)?;
+                q4nx::encode(&rows, bytes)?;
             }
-            Format::Q4nx => q4nx::encode(rows, &mut self.bytes)?,
-            Format::F32 | Format::Bf16 => {
-                self.primal(rows);
-                if self.format == Format::F32 {
-                    write_f32(&self.values, &mut self.bytes);
-                } else {
-                    // The primal basis has no bf16 form of its own: rounding is what
-                    // was asked for and is not counted.
-                    write_bf16(&self.values, &mut self.bytes)?;
-                }
+            Format::Q4nx => q4nx::encode(rows, bytes)?,
+            Format::F32 => write_f32(&self.values[..rows.rows() * rows.cols()], bytes),
+            Format::Bf16 => {
+                // The primal basis has no bf16 form of its own: rounding is what was
+                // asked for and is not counted.
+                write_bf16(&self.values[..rows.rows() * rows.cols()], bytes)?;
             }
         }
-        Ok((&self.bytes, rounded))
+        Ok((bytes, rounded))
     }
 
     /// The bytes of a run of values of a norm, base kernel or codebook.
@@ -114,22 +113,22 @@ impl Encoder {
         values: &[f32],
     ) -> Result<(&[u8], Rounded), Fault> {
         let value_bytes = self.value_bytes(spec);
-        self.bytes.resize(values.len() * value_bytes, 0);
+        let bytes = at_least(&mut self.bytes, values.len() * value_bytes);
         let mut rounded = Rounded::default();
         if value_bytes == 4 {
-            write_f32(values, &mut self.bytes);
+            write_f32(values, bytes);
         } else {
-            rounded.values = write_bf16(values, &mut self.bytes)?;
+            rounded.values = write_bf16(values, bytes)?;
         }
-        Ok((&self.bytes, rounded))
+        Ok((bytes, rounded))
     }
 
     /// Rotates rows back into the primal basis, into `self.values`.
     fn primal(&mut self, rows: &TernaryRows) {
         let cols = rows.cols();
         let signs = self.signs.iter().find(|(width, _)| *width == cols).map(|(_, signs)| signs);
-        self.values.resize(rows.rows() * cols, 0.0);
-        for (r, row) in self.values.chunks_exact_mut(cols).enumerate() {
+        let values = at_least(&mut self.values, rows.rows() * cols);
+        for (r, row) in values.chunks_exact_mut(cols).enumerate() {
             rows.dequantize_row(r, row);
             let done = match signs {
                 Some(signs) => self.rotation.inverse(row, signs),
@@ -138,6 +137,15 @@ impl Encoder {
             debug_assert!(done.is_ok(), "widths were checked against the block");
         }
     }
+}
+
+/// The first `len` elements of a buffer that grows but never shrinks, so that
+/// nothing is cleared over and over.
+pub(crate) fn at_least<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
 }
 
 fn write_f32(values: &[f32], bytes: &mut [u8]) {

@@ -13,6 +13,8 @@
 
 use std::arch::x86_64::*;
 
+use super::prefetch;
+
 /// The least block size pass 1 can work on.
 pub(super) const MIN_BLOCK: usize = 128;
 
@@ -57,6 +59,7 @@ pub(super) fn transform(x: &mut [f32], block: usize, scale: f32, flips: Option<&
 fn pass1(x: &mut [Lanes], scale: f32) {
     let scale = _mm512_set1_ps(scale);
     for x in x.as_chunks_mut::<1>().0.as_chunks_mut::<8>().0 {
+        prefetch::page_after(x);
         let v = first_stages(gather8(x, 0), scale);
         scatter8(x, 0, v);
     }
@@ -68,6 +71,7 @@ fn pass1_signed(x: &mut [Lanes], scale: f32, flips: &[[u32; 16]]) {
     let scale = _mm512_set1_ps(scale);
     let x = x.as_chunks_mut::<1>().0.as_chunks_mut::<8>().0;
     for (x, [f0, f1, f2, f3, f4, f5, f6, f7]) in x.iter_mut().zip(flips.as_chunks::<8>().0) {
+        prefetch::page_after(x);
         let [v0, v1, v2, v3, v4, v5, v6, v7] = gather8(x, 0);
         let v = [
             flip(v0, f0),
