@@ -25,7 +25,8 @@ fn a_cycle_through_all_formats_gives_the_same_file() {
     case.convert("t.gguf", "b/m.q4nx", &[]).ok();
     assert!(fs::read(case.out("b/m.q4nx")).unwrap() == q4nx);
 
-    // A GGUF has no key for what no engine asks for; everything else comes back.
+    // What no engine asks of a drafter has no key in a GGUF, its own stop tokens
+    // among it; everything else comes back.
     let read = |name| Config::read(&case.out(name)).unwrap();
     let (before, after) = (read("config.json"), read("b/config.json"));
     assert_eq!(after.prism_hadamard, before.prism_hadamard);
@@ -37,7 +38,6 @@ fn a_cycle_through_all_formats_gives_the_same_file() {
         (after.block_size, after.mask_token_id, after.selector_top_k, after.rms_norm_eps),
         (before.block_size, before.mask_token_id, before.selector_top_k, before.rms_norm_eps)
     );
-    assert_eq!(after.eos_token_ids, before.eos_token_ids);
 
     // And a second cycle changes nothing any more.
     fs::create_dir(case.out("c")).unwrap();

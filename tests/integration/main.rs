@@ -15,3 +15,4 @@ mod outputs;
 mod paths;
 mod report;
 mod rotation;
+mod verify;

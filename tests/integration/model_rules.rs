@@ -129,9 +129,10 @@ fn up_604_an_input_width_of_no_whole_groups_is_refused() {
         &with_width(5000),
         &[
             "`layers.0.mlp.down_proj.weight`",
-            "inputs in multiples of 128",
+            "an in axis that is a multiple of 256",
+            "of 128 (scale group)",
             "[out, in] = [256, 5000]",
-            "a rest of 8",
+            "cannot be ternary",
         ],
     );
 }
@@ -141,7 +142,12 @@ fn up_604_an_input_width_of_no_whole_rotation_blocks_names_the_block_that_fits()
     let case = Case::new(&with_width(5248));
     case.is_refused(
         3,
-        &["`layers.0.mlp.down_proj.weight`", "256", "[out, in] = [256, 5248]", "--block 128"],
+        &[
+            "`layers.0.mlp.down_proj.weight`",
+            "256",
+            "[out, in] = [256, 5248]",
+            "divides every matrix is 128",
+        ],
     );
     run(&[&case.weights(), &"-o", &case.out("m.gguf"), &"--block=128"]).ok();
 }

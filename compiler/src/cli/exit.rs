@@ -15,6 +15,8 @@ pub(crate) const USAGE: u8 = 2;
 const INPUT: u8 = 3;
 /// An output cannot be written.
 const OUTPUT: u8 = 4;
+/// Stopped, but by no signal that we saw.
+const INTERRUPTED: u8 = 130;
 
 /// How a command ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +49,10 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
             return match error.failure() {
                 Failure::Input => INPUT,
                 Failure::Output => OUTPUT,
-                Failure::Interrupted => signals::RECEIVED.load(Ordering::Relaxed).max(130) as u8,
+                Failure::Interrupted => match signals::RECEIVED.load(Ordering::Relaxed) {
+                    0 => INTERRUPTED,
+                    code => code as u8,
+                },
             };
         }
         if cause.is::<formats::Error>() {
