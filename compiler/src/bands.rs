@@ -42,6 +42,9 @@ pub(crate) trait Worker {
     fn unit(&mut self, unit: Unit) -> Result<Self::Outcome, Error>;
 }
 
+/// Every unit with what came out of it.
+pub(crate) type Outcomes<W> = Vec<(Unit, <W as Worker>::Outcome)>;
+
 /// The threads of a job on the file at `path`.
 pub(crate) fn pool(threads: usize, path: &Path) -> Result<rayon::ThreadPool, Error> {
     rayon::ThreadPoolBuilder::new()
@@ -59,7 +62,7 @@ pub(crate) fn share<W: Worker, B: Send>(
     observer: &dyn Observer,
     before: impl FnOnce() -> Result<B, Error> + Send,
     new_worker: impl Fn() -> W + Sync,
-) -> Result<(B, Vec<(Unit, W::Outcome)>), Error> {
+) -> Result<(B, Outcomes<W>), Error> {
     let units = units(drafter);
     let outcomes: Vec<Mutex<Option<W::Outcome>>> = units.iter().map(|_| Mutex::default()).collect();
     let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);

@@ -1,5 +1,7 @@
 //! `ternarize verify` and `ternarize inspect` as programs: exit codes and streams.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are parts of tests")]
+
 #[path = "../src/testing.rs"]
 #[allow(dead_code, reason = "shared with the unit tests")]
 mod testing;

@@ -181,6 +181,7 @@ fn one_batch<L: Lanes>(
 #[inline(always)]
 fn prefix_sums<L: Lanes>(lanes: L, scratch: &mut Scratch<L>) -> (L::D, L::D) {
     let (mut sum, mut energy, mut best) = (lanes.splat(0.0), lanes.splat(0.0), lanes.splat(0.0));
+    #[expect(clippy::needless_range_loop, reason = "k is a place in four arrays")]
     for k in 0..GROUP {
         let magnitude = lanes.widen(scratch.sorted[k]);
         sum = lanes.add(sum, magnitude);

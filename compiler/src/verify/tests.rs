@@ -322,13 +322,13 @@ fn a_rotation_that_differs_is_named() {
     let reason = files.no(&files.path(TERNARY[1]), Some("narrow/model.q4nx"));
     assert_eq!(reason, "the rotation: expected blocks of 128, found 256");
 
-    let path = files.edited(TERNARY[1], flip_sign_3_of_width_256);
+    let path = files.edited(TERNARY[1], |bytes| flip_sign_3_of_width_256(bytes));
     let reason = files.no(&path, Some(TERNARY[1]));
     assert_eq!(reason, "the rotation: sign 3 of the input width 256 is not INPUT's");
 }
 
 /// Sets sign 3 of the first input width, 256, to -1.
-fn flip_sign_3_of_width_256(bytes: &mut Vec<u8>) {
+fn flip_sign_3_of_width_256(bytes: &mut [u8]) {
     const KEY: &[u8] = b"prism.hadamard.sign_values";
     let at = bytes.windows(KEY.len()).position(|w| w == KEY).unwrap();
     // Value type, element type and count come before the i32 values.
@@ -340,7 +340,7 @@ fn flip_sign_3_of_width_256(bytes: &mut Vec<u8>) {
 #[test]
 fn signs_are_part_of_the_basis() {
     let files = Files::new(256);
-    let signed = files.edited(TERNARY[1], flip_sign_3_of_width_256);
+    let signed = files.edited(TERNARY[1], |bytes| flip_sign_3_of_width_256(bytes));
     // With column 3 of all these matrices negated the rotated weights are the same.
     write_drafter(&files.path("negated"), 1, |_| {});
     let drafter = files.open("negated");

@@ -30,7 +30,7 @@ impl Drafter {
                         hint: Some("leave out --config".into()),
                     });
                 }
-                return Self::open_gguf(path, gguf::File::open(source)?);
+                return Self::open_gguf(path, &gguf::File::open(source)?);
             }
         }
         Self::open_safetensors(path, config)
@@ -109,9 +109,9 @@ impl Drafter {
         })
     }
 
-    fn open_gguf(path: &Path, file: gguf::File) -> Result<Self, Error> {
-        let config = Config::from_gguf(&file)?;
-        let rotation = Hadamard::from_gguf(&file, &config)?;
+    fn open_gguf(path: &Path, file: &gguf::File) -> Result<Self, Error> {
+        let config = Config::from_gguf(file)?;
+        let rotation = Hadamard::from_gguf(file, &config)?;
         let Resolved { codebooks, tensors, notes } =
             names::resolve_gguf(path, &config, file.tensors().iter().map(|t| t.name.as_str()))?;
         let mut opened = Vec::with_capacity(tensors.len());
@@ -261,7 +261,7 @@ fn chunked_encoding(
     let (rows, cols) = (spec.shape[0] as usize, spec.shape[1] as usize);
     let two_d = q4nx::chunk_shape(rows, cols).to_vec();
     let flat = vec![two_d[0] * two_d[1], two_d[2]];
-    let fits = rows % q4nx::ROW_BLOCK == 0 && cols % q4nx::COL_BLOCK == 0;
+    let fits = rows.is_multiple_of(q4nx::ROW_BLOCK) && cols.is_multiple_of(q4nx::COL_BLOCK);
     if !fits || (info.shape != two_d && info.shape != flat) {
         return Err(error(
             format!("shape {two_d:?} or {flat:?} for the [out, in] = [{rows}, {cols}] matrix"),

@@ -92,7 +92,10 @@ impl Tensor {
             Encoding::Pq2_0 => (pq2_0::row_bytes(cols), pq2_0::decode),
             Encoding::Ptq1_0 => (ptq1_0::row_bytes(cols), ptq1_0::decode),
             Encoding::Q4nx => {
-                assert!(first % q4nx::ROW_BLOCK == 0 && rows.rows() % q4nx::ROW_BLOCK == 0);
+                assert!(
+                    first.is_multiple_of(q4nx::ROW_BLOCK)
+                        && rows.rows().is_multiple_of(q4nx::ROW_BLOCK)
+                );
                 (cols / q4nx::COL_BLOCK * q4nx::CHUNK_BYTES / q4nx::ROW_BLOCK, q4nx::decode)
             }
             float => unreachable!("{} is no ternary encoding", float.name()),
