@@ -1,7 +1,7 @@
 //! Runs that are stopped halfway (UP-301), and what the next run finds.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Stdio};
 
 use formats::safetensors::Dtype;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::harness::{Case, Model, mini_config};
 
-/// Three layers of 512: enough work that a run is still at it when its first
+/// Six layers of 512: enough work that a run is still at it when its first
 /// half has been seen.
 fn big() -> Model {
     let mut config = mini_config();
@@ -30,37 +30,62 @@ fn big() -> Model {
     Model::new(config, Dtype::BF16, |spec| noise[..spec.parameters() as usize].to_vec())
 }
 
-/// Starts the slowest run there is and waits until `percent` of the input are through.
-fn started(case: &Case, percent: f64) -> (Child, BufReader<ChildStderr>) {
-    let mut child = case
-        .command(&["m.q4nx", "m.gguf"], &["--threads=1", "--isa=scalar", "--progress=plain"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    loop {
-        line.clear();
-        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "the run ended too early");
-        let done = line.split_once('%').and_then(|(done, _)| done.trim().parse::<f64>().ok());
-        if done.is_some_and(|done| done >= percent) {
-            return (child, stderr);
+/// The slowest run there is, killed at the latest when the test is through with it.
+struct Running {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Running {
+    fn start(case: &Case, outputs: &[&str], more: &[&str]) -> Self {
+        let slow = ["--threads=1", "--isa=scalar", "--progress=plain"];
+        let mut child = case
+            .command(outputs, &[&slow, more].concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stderr }
+    }
+
+    /// Waits until `percent` of the input are through.
+    fn wait_for(&mut self, percent: f64) {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.stderr.read_line(&mut line).unwrap(), 0, "the run ended too early");
+            let done = line.split_once('%').and_then(|(done, _)| done.trim().parse::<f64>().ok());
+            if done.is_some_and(|done| done >= percent) {
+                return;
+            }
         }
+    }
+
+    /// Sends a signal. The exit code, and what was printed since.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
     }
 }
 
-fn send(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).unwrap();
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[test]
 fn up_301_a_killed_run_leaves_partial_files_only_and_the_next_one_takes_them_over() {
     let case = Case::new(&big());
-    let (mut child, _stderr) = started(&case, 40.0);
+    let mut run = Running::start(&case, &["m.q4nx", "m.gguf"], &[]);
+    run.wait_for(40.0);
     assert_eq!(case.made(), ["m.gguf.partial", "m.q4nx.partial"]);
-    send(&child, Signal::KILL);
-    assert!(!child.wait().unwrap().success());
+    assert_eq!(run.end(Signal::KILL).0, None);
     assert_eq!(case.made(), ["m.gguf.partial", "m.q4nx.partial"]);
 
     case.ternarize(&["m.q4nx", "m.gguf"], &[]).ok();
@@ -74,9 +99,9 @@ fn up_301_a_killed_run_leaves_partial_files_only_and_the_next_one_takes_them_ove
 #[test]
 fn up_301_a_partial_file_has_no_name_that_would_be_read() {
     let case = Case::new(&big());
-    let (mut child, _stderr) = started(&case, 30.0);
-    send(&child, Signal::KILL);
-    child.wait().unwrap();
+    let mut run = Running::start(&case, &["m.q4nx", "m.gguf"], &[]);
+    run.wait_for(30.0);
+    run.end(Signal::KILL);
     // Its header is written last.
     case.convert("m.q4nx.partial", "new.gguf", &[]).refused(3, &["m.q4nx.partial"]);
     case.convert("m.gguf.partial", "new.gguf", &[]).refused(3, &["m.gguf.partial"]);
@@ -86,11 +111,11 @@ fn up_301_a_partial_file_has_no_name_that_would_be_read() {
 fn an_interrupted_run_cleans_up_and_says_so() {
     let case = Case::new(&big());
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let (mut child, stderr) = started(&case, 20.0);
-        send(&child, signal);
-        let rest: Vec<String> = stderr.lines().map(Result::unwrap).collect();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{rest:?}");
-        assert_eq!(rest.last().unwrap(), "ternarize: interrupted; nothing was written");
+        let mut run = Running::start(&case, &["m.q4nx", "m.gguf"], &[]);
+        run.wait_for(20.0);
+        let (found, stderr) = run.end(signal);
+        assert_eq!(found, Some(code), "{stderr}");
+        assert_eq!(stderr.lines().last(), Some("ternarize: interrupted; nothing was written"));
         assert!(case.made().is_empty(), "left behind: {:?}", case.made());
     }
 }
@@ -99,20 +124,9 @@ fn an_interrupted_run_cleans_up_and_says_so() {
 fn an_interrupted_run_leaves_the_file_it_would_have_replaced() {
     let case = Case::new(&big());
     fs::write(case.out("m.q4nx"), "mine").unwrap();
-    let mut child = case
-        .command(&["m.q4nx"], &["--threads=1", "--isa=scalar", "--progress=plain", "--force"])
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains('%') {
-        line.clear();
-        assert_ne!(stderr.read_line(&mut line).unwrap(), 0);
-    }
-    send(&child, Signal::INT);
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let mut run = Running::start(&case, &["m.q4nx"], &["--force"]);
+    run.wait_for(10.0);
+    assert_eq!(run.end(Signal::INT).0, Some(130));
     assert_eq!(fs::read(case.out("m.q4nx")).unwrap(), b"mine");
     assert_eq!(case.made(), ["m.q4nx"]);
 }
@@ -120,9 +134,9 @@ fn an_interrupted_run_leaves_the_file_it_would_have_replaced() {
 #[test]
 fn two_runs_for_one_output_do_not_mix() {
     let case = Case::new(&big());
-    let (mut first, stderr) = started(&case, 5.0);
+    let mut first = Running::start(&case, &["m.gguf"], &[]);
+    first.wait_for(5.0);
     case.ternarize(&["m.gguf"], &[]).refused(4, &["m.gguf", "another run is writing this output"]);
-    drop(stderr);
-    send(&first, Signal::TERM);
-    first.wait().unwrap();
+    assert_eq!(case.made(), ["m.gguf.partial"], "the other run's file is still there");
+    first.end(Signal::TERM);
 }

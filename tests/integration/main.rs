@@ -3,6 +3,8 @@
 //! Tests called `up_NNN_…` are failures that users of other projects met, tried
 //! on this one.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are parts of tests")]
+
 mod conversion;
 mod crate_graph;
 mod exact;
