@@ -6,12 +6,12 @@
 
 use std::time::{Duration, Instant};
 
-use formats::dflash2::drafter::{Buffer, Tensor};
+use formats::dflash2::drafter::{Buffer, Encoding, Tensor};
 use formats::{Fault, GROUP, TernaryRows};
 
 use crate::bands::{self, Unit};
 use crate::observer::Observer;
-use crate::output::{Encoder, Rounded};
+use crate::output::{Encoder, Rounded, at_least};
 use crate::pending::Pending;
 use crate::plan::Plan;
 use crate::ternary::{GroupFault, Stats, Ternarizer};
@@ -117,13 +117,10 @@ impl Plan<'_> {
         pending: &[Pending],
         observer: &dyn Observer,
     ) -> Result<(Vec<String>, Vec<TensorOutcome>), Error> {
-        let (hashes, outcomes) = bands::share(
-            self.drafter,
-            self.options.threads,
-            observer,
-            || self.drafter.files.iter().map(|file| digest::of_source(file, observer)).collect(),
-            || Worker::new(self, pending),
-        )?;
+        let (hashes, outcomes) =
+            bands::share(self.drafter, self.options.threads, observer, || {
+                Worker::new(self, pending)
+            })?;
         let mut tensors = vec![TensorOutcome::default(); self.drafter.tensors.len()];
         for (unit, UnitOutcome { stats, rounded }) in outcomes {
             let tensor = &mut tensors[unit.tensor];
@@ -165,7 +162,6 @@ struct Worker<'a> {
     pending: &'a [Pending],
     encoders: Vec<Encoder>,
     ternarizer: Option<Ternarizer>,
-    buffer: Buffer,
     values: Vec<f32>,
     rows: TernaryRows,
 }
@@ -189,13 +185,12 @@ impl<'a> Worker<'a> {
             pending,
             encoders,
             ternarizer: plan.rule.map(|rule| Ternarizer::new(rule, plan.options.isa)),
-            buffer: Buffer::default(),
             values: Vec::new(),
             rows: TernaryRows::zeroed(0, 0),
         }
     }
 
-    fn matrix(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
+    fn matrix(&mut self, tensor: &Tensor, unit: Unit, bytes: &[u8]) -> Result<UnitOutcome, Error> {
         let cols = tensor.spec.inputs() as usize;
         if (self.rows.rows(), self.rows.cols()) != (unit.count, cols) {
             self.rows = TernaryRows::zeroed(unit.count, cols);
@@ -204,10 +199,10 @@ impl<'a> Worker<'a> {
         let mut outcome = UnitOutcome::default();
         if let Some(ternarizer) = self.ternarizer {
             let mut stats = Stats::default();
-            self.ternarize(ternarizer, tensor, first_row, &mut stats)?;
+            self.ternarize(ternarizer, tensor, first_row, bytes, &mut stats)?;
             outcome.stats = Some(stats);
         } else {
-            tensor.read_rows(first_row, &mut self.rows, &mut self.buffer)?;
+            tensor.decode_rows(first_row, bytes, &mut self.rows)?;
         }
         for ((output, encoder), pending) in
             self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
@@ -222,32 +217,34 @@ impl<'a> Worker<'a> {
         Ok(outcome)
     }
 
-    /// Reads, rotates and ternarizes one band, a few Hadamard blocks at a time so
-    /// that they stay in the nearest cache.
+    /// Rotates and ternarizes one band, a few Hadamard blocks at a time so that
+    /// they stay in the nearest cache.
     fn ternarize(
         &mut self,
         ternarizer: Ternarizer,
         tensor: &Tensor,
         first_row: usize,
+        bytes: &[u8],
         stats: &mut Stats,
     ) -> Result<(), Error> {
-        let (n_rows, cols) = (self.rows.rows(), self.rows.cols());
-        self.values.resize(n_rows * cols, 0.0);
+        let cols = self.rows.cols();
+        let value_bytes = bytes.len() / (self.rows.rows() * cols);
         let first_value = (first_row * cols) as u64;
-        tensor.read_values(first_value, &mut self.values)?;
         let (codes, scales) = self.rows.parts_mut();
         // Blocks and batches of groups are powers of two, and a tile is both.
         let tile = self.plan.rotation.block.max(16 * GROUP);
-        for (index, ((tile_values, codes), scales)) in self
-            .values
-            .chunks_mut(tile)
+        let values = at_least(&mut self.values, tile);
+        for (index, ((bytes, codes), scales)) in bytes
+            .chunks(tile * value_bytes)
             .zip(codes.chunks_mut(tile / 4))
             .zip(scales.chunks_mut(tile / GROUP))
             .enumerate()
         {
-            let rotated = self.plan.hadamard.transform(tile_values);
+            let values = &mut values[..bytes.len() / value_bytes];
+            tensor.decode_values(bytes, values);
+            let rotated = self.plan.hadamard.transform(values);
             debug_assert!(rotated.is_ok(), "widths were checked against the block");
-            ternarizer.groups(tile_values, codes, scales, stats).map_err(|fault| {
+            ternarizer.groups(values, codes, scales, stats).map_err(|fault| {
                 let base = first_value + (index * tile) as u64;
                 no_ternary_form(tensor, fault, base, self.plan.rotation.block)
             })?;
@@ -255,20 +252,22 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn rest(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
-        self.values.resize(unit.count, 0.0);
-        tensor.read_values(unit.first, &mut self.values)?;
-        if let Some(at) = self.values.iter().position(|v| !v.is_finite()) {
-            return Err(not_finite(tensor, unit.first + at as u64, self.values[at]));
-        }
+    fn rest(&mut self, tensor: &Tensor, unit: Unit, stored: &[u8]) -> Result<UnitOutcome, Error> {
+        let values = at_least(&mut self.values, unit.count);
+        tensor.decode_values(stored, values);
+        refuse_not_finite(tensor, unit.first, values)?;
         let mut outcome = UnitOutcome::default();
         for ((output, encoder), pending) in
             self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
         {
             let value_bytes = encoder.value_bytes(&tensor.spec) as u64;
-            let (bytes, rounded) = encoder
-                .values(&tensor.spec, &self.values)
-                .map_err(|fault| does_not_fit(tensor, fault, output, unit.first))?;
+            let (bytes, rounded) = if tensor.encoding == Encoding::Bf16 && value_bytes == 2 {
+                (stored, Rounded::default())
+            } else {
+                encoder
+                    .values(&tensor.spec, values)
+                    .map_err(|fault| does_not_fit(tensor, fault, output, unit.first))?
+            };
             // Between ternary files nothing changes silently.
             if rounded.values > 0
                 && self.ternarizer.is_none()
@@ -297,18 +296,25 @@ impl<'a> Worker<'a> {
 impl bands::Worker for Worker<'_> {
     type Outcome = UnitOutcome;
 
-    fn unit(&mut self, unit: Unit) -> Result<UnitOutcome, Error> {
+    fn unit(&mut self, unit: Unit, bytes: &[u8]) -> Result<UnitOutcome, Error> {
         let tensor = &self.plan.drafter.tensors[unit.tensor];
         if tensor.spec.role.is_matrix() {
-            self.matrix(tensor, unit)
+            self.matrix(tensor, unit, bytes)
         } else {
-            self.rest(tensor, unit)
+            self.rest(tensor, unit, bytes)
         }
     }
 }
 
-/// The refusal of a NaN or infinity; `index` is flat.
-pub(crate) fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
+/// Refuses the first NaN or infinity; `first` is the flat index of `values`.
+pub(crate) fn refuse_not_finite(tensor: &Tensor, first: u64, values: &[f32]) -> Result<(), Error> {
+    match values.iter().position(|v| !v.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(not_finite(tensor, first + at as u64, values[at])),
+    }
+}
+
+fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
     let fault = Fault {
         unit: "value",
         index,
@@ -346,11 +352,11 @@ fn no_ternary_form(tensor: &Tensor, fault: GroupFault, base: u64, block: usize) 
         GroupFault::NotFinite { group } => {
             let first = (base + (group * GROUP) as u64) / block as u64 * block as u64;
             let mut stored = vec![0.0; block];
-            if let Err(error) = tensor.read_values(first, &mut stored) {
+            if let Err(error) = tensor.read_values(first, &mut stored, &mut Buffer::default()) {
                 return error.into();
             }
-            if let Some(at) = stored.iter().position(|v| !v.is_finite()) {
-                return not_finite(tensor, first + at as u64, stored[at]);
+            if let Err(error) = refuse_not_finite(tensor, first, &stored) {
+                return error;
             }
             (group, "finite weights after the rotation".into(), "an overflow of f32".into())
         }
