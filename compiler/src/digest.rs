@@ -44,6 +44,9 @@ impl<'a> Running<'a> {
     }
 
     fn skip_to(&mut self, offset: u64) -> Result<(), Error> {
+        if self.at >= offset {
+            return Ok(());
+        }
         let mut buffer = [0; 1 << 14];
         while self.at < offset {
             let n = buffer.len().min(usize::try_from(offset - self.at).unwrap_or(buffer.len()));

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use formats::dflash2::drafter::{Buffer, Encoding, Tensor};
 use formats::{Fault, GROUP, TernaryRows};
+use rayon::prelude::*;
 
 use crate::bands::{self, Unit};
 use crate::observer::Observer;
-use crate::output::{Encoder, Rounded, at_least};
+use crate::output::{Encoder, Rounded, SideFile, at_least};
 use crate::pending::Pending;
 use crate::plan::Plan;
+use crate::report::Report;
 use crate::ternary::{GroupFault, Stats, Ternarizer};
 use crate::{Error, digest};
 
@@ -46,7 +48,7 @@ pub struct TensorOutcome {
 pub struct Timings {
     /// Reading, computing and writing into the page cache, input hash included.
     pub convert: Duration,
-    /// Hashing the outputs.
+    /// Hashing the outputs, while the disk is waited for.
     pub hash: Duration,
     /// Waiting for the disk.
     pub sync: Duration,
@@ -67,33 +69,40 @@ impl Plan<'_> {
     /// observer asks to stop. Nothing of the outputs is left behind.
     pub fn run(&self, observer: &dyn Observer) -> Result<Outcome, Error> {
         let start = Instant::now();
-        let pending = self
-            .outputs
-            .iter()
-            .map(|output| Pending::create(&output.path, output.file_len))
-            .collect::<Result<Vec<_>, _>>()?;
+        let files = Files::create(self)?;
         let pool = bands::pool(self.options.threads, &self.drafter.path)?;
-        let (input_sha256, tensors) = pool.install(|| self.convert(&pending, observer))?;
-        for (output, pending) in self.outputs.iter().zip(&pending) {
+        let (input_sha256, tensors) = pool.install(|| self.convert(&files.outputs, observer))?;
+        for (output, pending) in self.outputs.iter().zip(&files.outputs) {
             pending.write_at(0, &output.header(&self.lineage_digest(&input_sha256))?)?;
         }
         let convert = start.elapsed();
 
-        let start = Instant::now();
-        let output_sha256 = pool.install(|| {
-            use rayon::prelude::*;
-            let hash = |(pending, len): (&Pending, u64)| {
-                digest::of_output(pending.path(), pending.file(), len, observer)
-            };
-            let lens: Vec<u64> = self.outputs.iter().map(|o| o.file_len).collect();
-            pending.par_iter().zip(lens).map(hash).collect::<Result<Vec<_>, _>>()
-        })?;
-        let hash = start.elapsed();
+        // The disk is busy with one while the processor is busy with the other.
+        let ((output_sha256, hash), (synced, sync)) = pool.install(|| {
+            rayon::join(|| timed(|| self.hash(&files.outputs, observer)), || timed(|| files.sync()))
+        });
+        let output_sha256 = output_sha256?;
+        synced?;
+        let report = files.publish(self.options.force)?;
 
-        let start = Instant::now();
-        self.publish(pending)?;
-        let timings = Timings { convert, hash, sync: start.elapsed() };
-        Ok(Outcome { tensors, input_sha256, output_sha256, timings })
+        let timings = Timings { convert, hash, sync };
+        let outcome = Outcome { tensors, input_sha256, output_sha256, timings };
+        if let Some(report) = report {
+            let json = serde_json::to_vec_pretty(&Report::new(self, &outcome))
+                .map_err(|e| Error::write("writing", report.path(), e.into()))?;
+            report.write_at(0, &json)?;
+            report.sync()?;
+            report.publish(self.options.force)?;
+        }
+        Ok(outcome)
+    }
+
+    fn hash(&self, files: &[Pending], observer: &dyn Observer) -> Result<Vec<String>, Error> {
+        let lens: Vec<u64> = self.outputs.iter().map(|o| o.file_len).collect();
+        let hash = |(file, len): (&Pending, u64)| {
+            digest::of_output(file.path(), file.file(), len, observer)
+        };
+        files.par_iter().zip(lens).map(hash).collect()
     }
 
     /// The digest that goes into a GGUF's lineage: the file's, or that of the list
@@ -132,27 +141,71 @@ impl Plan<'_> {
         }
         Ok((hashes, tensors))
     }
+}
 
-    fn publish(&self, pending: Vec<Pending>) -> Result<(), Error> {
-        for pending in &pending {
-            pending.sync()?;
-        }
-        // The small files first: an output never stands without its configuration.
-        let mut configs: Vec<&crate::output::SideFile> =
-            self.outputs.iter().filter_map(|o| o.config.as_ref()).collect();
+/// A result, and how long it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// Everything a run writes, under partial names.
+struct Files {
+    outputs: Vec<Pending>,
+    configs: Vec<Pending>,
+    report: Option<Pending>,
+}
+
+impl Files {
+    /// Creates all files, so that what cannot be written shows before the work.
+    fn create(plan: &Plan<'_>) -> Result<Self, Error> {
+        let outputs = plan
+            .outputs
+            .iter()
+            .map(|output| Pending::create(&output.path, output.file_len))
+            .collect::<Result<_, _>>()?;
+        let mut configs: Vec<&SideFile> =
+            plan.outputs.iter().filter_map(|o| o.config.as_ref()).collect();
         configs.sort_by(|a, b| a.path.cmp(&b.path));
         configs.dedup_by(|a, b| a.path == b.path);
-        let mut side_files = Vec::new();
-        for config in configs {
-            let side_file = Pending::create(&config.path, config.bytes.len() as u64)?;
-            side_file.write_at(0, &config.bytes)?;
-            side_file.sync()?;
-            side_files.push(side_file);
+        let configs = configs
+            .into_iter()
+            .map(|config| {
+                let file = Pending::create(&config.path, config.bytes.len() as u64)?;
+                file.write_at(0, &config.bytes)?;
+                Ok(file)
+            })
+            .collect::<Result<_, Error>>()?;
+        let report =
+            plan.options.report.as_ref().map(|path| Pending::create(path, 0)).transpose()?;
+        Ok(Self { outputs, configs, report })
+    }
+
+    /// Waits until everything but the report is on the disk.
+    fn sync(&self) -> Result<(), Error> {
+        self.outputs.iter().chain(&self.configs).try_for_each(Pending::sync)
+    }
+
+    /// Gives the files their names, the configurations first: an output never
+    /// stands without its own. When one cannot be renamed, those before it go
+    /// again, unless they replaced others. Returns the report, which is written last.
+    fn publish(self, force: bool) -> Result<Option<Pending>, Error> {
+        let mut published = Vec::new();
+        for file in self.configs.into_iter().chain(self.outputs) {
+            let path = file.path().to_path_buf();
+            if let Err(error) = file.publish(force) {
+                if !force {
+                    for path in published {
+                        // The first error is the one to tell.
+                        let _ = std::fs::remove_file(path);
+                    }
+                }
+                return Err(error);
+            }
+            published.push(path);
         }
-        for file in side_files.into_iter().chain(pending) {
-            file.publish(self.options.force)?;
-        }
-        Ok(())
+        Ok(self.report)
     }
 }
 
