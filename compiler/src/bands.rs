@@ -1,19 +1,20 @@
 //! A drafter's tensors, cut into bands and shared out to workers.
 //!
 //! Workers take bands in the order of the file and give back one outcome each, so
-//! the file is read front to back, memory is a few bands per worker, and nothing
-//! depends on which worker took which band. Of several faults the first in that
-//! order is reported: bands are taken in order, and a band that was taken is
-//! always finished.
+//! the file is read once, front to back, and hashed on the way; memory is a few
+//! bands per worker, and nothing depends on which worker took which band. Of
+//! several faults the first in that order is reported: bands are taken in order,
+//! and a band that was taken is always finished.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use formats::dflash2::drafter::{Drafter, Tensor};
+use formats::dflash2::drafter::{Buffer, Drafter, Tensor};
 use formats::q4nx;
 
 use crate::Error;
+use crate::digest::Running;
 use crate::observer::Observer;
 
 /// Rows per band: the row block of a q4nx chunk.
@@ -38,8 +39,8 @@ pub(crate) trait Worker {
     /// What comes out of one unit.
     type Outcome: Send;
 
-    /// Does one unit.
-    fn unit(&mut self, unit: Unit) -> Result<Self::Outcome, Error>;
+    /// Does one unit, whose stored bytes are given.
+    fn unit(&mut self, unit: Unit, bytes: &[u8]) -> Result<Self::Outcome, Error>;
 }
 
 /// Every unit with what came out of it.
@@ -53,21 +54,53 @@ pub(crate) fn pool(threads: usize, path: &Path) -> Result<rayon::ThreadPool, Err
         .map_err(|e| Error::write("starting threads for", path, std::io::Error::other(e)))
 }
 
-/// All units through `threads` workers of the current pool; outcomes in the order
-/// of the file. The first worker does `before` and then joins in; what `before`
-/// gives is returned first.
-pub(crate) fn share<W: Worker, B: Send>(
+/// Hands out units with their bytes, in order.
+struct Feed<'a> {
+    units: std::iter::Enumerate<std::slice::Iter<'a, Unit>>,
+    drafter: &'a Drafter,
+    /// By file of the drafter.
+    digests: Vec<Running<'a>>,
+    /// File of each tensor.
+    file_of: Vec<usize>,
+}
+
+impl<'a> Feed<'a> {
+    fn new(drafter: &'a Drafter, units: &'a [Unit]) -> Self {
+        let file_of = drafter
+            .tensors
+            .iter()
+            .map(|t| drafter.files.iter().position(|f| f.path() == t.path()).unwrap_or(0))
+            .collect();
+        Self {
+            units: units.iter().enumerate(),
+            drafter,
+            digests: drafter.files.iter().map(Running::new).collect(),
+            file_of,
+        }
+    }
+
+    /// The next unit and its index; its bytes are the first of `buffer`.
+    fn next(&mut self, buffer: &mut Buffer) -> Option<(usize, Unit, Result<usize, Error>)> {
+        let (index, unit) = self.units.next()?;
+        let tensor = &self.drafter.tensors[unit.tensor];
+        let (offset, len) = unit_range(tensor, *unit);
+        let read = self.digests[self.file_of[unit.tensor]].read(offset, buffer.at_least(len));
+        Some((index, *unit, read.map(|()| len)))
+    }
+}
+
+/// All units through `threads` workers of the current pool: the SHA-256 of each of
+/// the drafter's files, and the outcomes in the order of the files.
+pub(crate) fn share<W: Worker>(
     drafter: &Drafter,
     threads: usize,
     observer: &dyn Observer,
-    before: impl FnOnce() -> Result<B, Error> + Send,
     new_worker: impl Fn() -> W + Sync,
-) -> Result<(B, Outcomes<W>), Error> {
+) -> Result<(Vec<String>, Outcomes<W>), Error> {
     let units = units(drafter);
+    let feed = Mutex::new(Feed::new(drafter, &units));
     let outcomes: Vec<Mutex<Option<W::Outcome>>> = units.iter().map(|_| Mutex::default()).collect();
     let failure: Mutex<Option<(usize, Error)>> = Mutex::new(None);
-    let before_result: Mutex<Option<Result<B, Error>>> = Mutex::new(None);
-    let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
     let done = AtomicU64::new(0);
     let total = drafter.tensors.iter().map(Tensor::byte_len).sum();
@@ -81,47 +114,37 @@ pub(crate) fn share<W: Worker, B: Send>(
     };
     let work = || {
         let mut worker = new_worker();
+        let mut buffer = Buffer::default();
         while !stop.load(Ordering::Relaxed) {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(unit) = units.get(index) else { break };
             if observer.cancelled() {
                 fail(usize::MAX, Error::Interrupted);
                 break;
             }
-            match worker.unit(*unit) {
+            let next = lock(&feed).next(&mut buffer);
+            let Some((index, unit, read)) = next else { break };
+            match read.and_then(|len| worker.unit(unit, buffer.at_least(len))) {
                 Ok(outcome) => *lock(&outcomes[index]) = Some(outcome),
                 Err(error) => fail(index, error),
             }
             let tensor = &drafter.tensors[unit.tensor];
-            let bytes = unit_bytes(tensor, *unit);
+            let bytes = unit_range(tensor, unit).1 as u64;
             let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             observer.progress(done, total, &tensor.spec.name);
         }
     };
     rayon::scope(|scope| {
-        let mut before = Some(before);
         for _ in 0..threads {
-            let before = before.take();
-            let (before_result, fail, work) = (&before_result, &fail, &work);
-            scope.spawn(move |_| {
-                if let Some(before) = before {
-                    let result = before();
-                    if matches!(result, Err(Error::Interrupted)) {
-                        fail(usize::MAX, Error::Interrupted);
-                    }
-                    *lock(before_result) = Some(result);
-                }
-                work();
-            });
+            scope.spawn(|_| work());
         }
     });
     if let Some((_, error)) = into_inner(failure) {
         return Err(error);
     }
-    let before = into_inner(before_result).unwrap_or(Err(Error::Interrupted))?;
+    let digests = into_inner(feed).digests;
+    let digests = digests.into_iter().map(Running::finish).collect::<Result<_, _>>()?;
     // Without a failure every unit was taken and finished.
     let outcomes = outcomes.into_iter().filter_map(into_inner);
-    Ok((before, units.into_iter().zip(outcomes).collect()))
+    Ok((digests, units.iter().copied().zip(outcomes).collect()))
 }
 
 /// All units of a drafter, in the order of its files.
@@ -146,11 +169,13 @@ fn units(drafter: &Drafter) -> Vec<Unit> {
     units
 }
 
-/// Stored bytes of one unit.
-fn unit_bytes(tensor: &Tensor, unit: Unit) -> u64 {
+/// Where a unit's bytes are: offset in the file, and length. All encodings store
+/// rows, and bands of 32 rows, one after the other in equal sizes.
+fn unit_range(tensor: &Tensor, unit: Unit) -> (u64, usize) {
     let whole =
         if tensor.spec.role.is_matrix() { tensor.spec.shape[0] } else { tensor.spec.parameters() };
-    (u128::from(tensor.byte_len()) * unit.count as u128 / u128::from(whole)) as u64
+    let bytes = |n: u64| (u128::from(tensor.byte_len()) * u128::from(n) / u128::from(whole)) as u64;
+    (tensor.offset() + bytes(unit.first), bytes(unit.count as u64) as usize)
 }
 
 /// A panicking worker is propagated by the scope, so a poisoned lock is never seen alive.

@@ -20,7 +20,7 @@ use formats::safetensors::{self, Dtype};
 
 use crate::Error;
 
-pub(crate) use encode::{Encoder, Rounded};
+pub(crate) use encode::{Encoder, Rounded, at_least};
 pub use paths::config_path;
 pub(crate) use paths::{check_paths, check_space, named_config};
 

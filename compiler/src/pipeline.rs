@@ -6,14 +6,16 @@
 
 use std::time::{Duration, Instant};
 
-use formats::dflash2::drafter::{Buffer, Tensor};
+use formats::dflash2::drafter::{Buffer, Encoding, Tensor};
 use formats::{Fault, GROUP, TernaryRows};
+use rayon::prelude::*;
 
 use crate::bands::{self, Unit};
 use crate::observer::Observer;
-use crate::output::{Encoder, Rounded};
+use crate::output::{Encoder, Rounded, SideFile, at_least};
 use crate::pending::Pending;
 use crate::plan::Plan;
+use crate::report::Report;
 use crate::ternary::{GroupFault, Stats, Ternarizer};
 use crate::{Error, digest};
 
@@ -46,7 +48,7 @@ pub struct TensorOutcome {
 pub struct Timings {
     /// Reading, computing and writing into the page cache, input hash included.
     pub convert: Duration,
-    /// Hashing the outputs.
+    /// Hashing the outputs, while the disk is waited for.
     pub hash: Duration,
     /// Waiting for the disk.
     pub sync: Duration,
@@ -67,33 +69,40 @@ impl Plan<'_> {
     /// observer asks to stop. Nothing of the outputs is left behind.
     pub fn run(&self, observer: &dyn Observer) -> Result<Outcome, Error> {
         let start = Instant::now();
-        let pending = self
-            .outputs
-            .iter()
-            .map(|output| Pending::create(&output.path, output.file_len))
-            .collect::<Result<Vec<_>, _>>()?;
+        let files = Files::create(self)?;
         let pool = bands::pool(self.options.threads, &self.drafter.path)?;
-        let (input_sha256, tensors) = pool.install(|| self.convert(&pending, observer))?;
-        for (output, pending) in self.outputs.iter().zip(&pending) {
+        let (input_sha256, tensors) = pool.install(|| self.convert(&files.outputs, observer))?;
+        for (output, pending) in self.outputs.iter().zip(&files.outputs) {
             pending.write_at(0, &output.header(&self.lineage_digest(&input_sha256))?)?;
         }
         let convert = start.elapsed();
 
-        let start = Instant::now();
-        let output_sha256 = pool.install(|| {
-            use rayon::prelude::*;
-            let hash = |(pending, len): (&Pending, u64)| {
-                digest::of_output(pending.path(), pending.file(), len, observer)
-            };
-            let lens: Vec<u64> = self.outputs.iter().map(|o| o.file_len).collect();
-            pending.par_iter().zip(lens).map(hash).collect::<Result<Vec<_>, _>>()
-        })?;
-        let hash = start.elapsed();
+        // The disk is busy with one while the processor is busy with the other.
+        let ((output_sha256, hash), (synced, sync)) = pool.install(|| {
+            rayon::join(|| timed(|| self.hash(&files.outputs, observer)), || timed(|| files.sync()))
+        });
+        let output_sha256 = output_sha256?;
+        synced?;
+        let report = files.publish(self.options.force)?;
 
-        let start = Instant::now();
-        self.publish(pending)?;
-        let timings = Timings { convert, hash, sync: start.elapsed() };
-        Ok(Outcome { tensors, input_sha256, output_sha256, timings })
+        let timings = Timings { convert, hash, sync };
+        let outcome = Outcome { tensors, input_sha256, output_sha256, timings };
+        if let Some(report) = report {
+            let json = serde_json::to_vec_pretty(&Report::new(self, &outcome))
+                .map_err(|e| Error::write("writing", report.path(), e.into()))?;
+            report.write_at(0, &json)?;
+            report.sync()?;
+            report.publish(self.options.force)?;
+        }
+        Ok(outcome)
+    }
+
+    fn hash(&self, files: &[Pending], observer: &dyn Observer) -> Result<Vec<String>, Error> {
+        let lens: Vec<u64> = self.outputs.iter().map(|o| o.file_len).collect();
+        let hash = |(file, len): (&Pending, u64)| {
+            digest::of_output(file.path(), file.file(), len, observer)
+        };
+        files.par_iter().zip(lens).map(hash).collect()
     }
 
     /// The digest that goes into a GGUF's lineage: the file's, or that of the list
@@ -117,13 +126,10 @@ impl Plan<'_> {
         pending: &[Pending],
         observer: &dyn Observer,
     ) -> Result<(Vec<String>, Vec<TensorOutcome>), Error> {
-        let (hashes, outcomes) = bands::share(
-            self.drafter,
-            self.options.threads,
-            observer,
-            || self.drafter.files.iter().map(|file| digest::of_source(file, observer)).collect(),
-            || Worker::new(self, pending),
-        )?;
+        let (hashes, outcomes) =
+            bands::share(self.drafter, self.options.threads, observer, || {
+                Worker::new(self, pending)
+            })?;
         let mut tensors = vec![TensorOutcome::default(); self.drafter.tensors.len()];
         for (unit, UnitOutcome { stats, rounded }) in outcomes {
             let tensor = &mut tensors[unit.tensor];
@@ -135,27 +141,71 @@ impl Plan<'_> {
         }
         Ok((hashes, tensors))
     }
+}
 
-    fn publish(&self, pending: Vec<Pending>) -> Result<(), Error> {
-        for pending in &pending {
-            pending.sync()?;
-        }
-        // The small files first: an output never stands without its configuration.
-        let mut configs: Vec<&crate::output::SideFile> =
-            self.outputs.iter().filter_map(|o| o.config.as_ref()).collect();
+/// A result, and how long it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// Everything a run writes, under partial names.
+struct Files {
+    outputs: Vec<Pending>,
+    configs: Vec<Pending>,
+    report: Option<Pending>,
+}
+
+impl Files {
+    /// Creates all files, so that what cannot be written shows before the work.
+    fn create(plan: &Plan<'_>) -> Result<Self, Error> {
+        let outputs = plan
+            .outputs
+            .iter()
+            .map(|output| Pending::create(&output.path, output.file_len))
+            .collect::<Result<_, _>>()?;
+        let mut configs: Vec<&SideFile> =
+            plan.outputs.iter().filter_map(|o| o.config.as_ref()).collect();
         configs.sort_by(|a, b| a.path.cmp(&b.path));
         configs.dedup_by(|a, b| a.path == b.path);
-        let mut side_files = Vec::new();
-        for config in configs {
-            let side_file = Pending::create(&config.path, config.bytes.len() as u64)?;
-            side_file.write_at(0, &config.bytes)?;
-            side_file.sync()?;
-            side_files.push(side_file);
+        let configs = configs
+            .into_iter()
+            .map(|config| {
+                let file = Pending::create(&config.path, config.bytes.len() as u64)?;
+                file.write_at(0, &config.bytes)?;
+                Ok(file)
+            })
+            .collect::<Result<_, Error>>()?;
+        let report =
+            plan.options.report.as_ref().map(|path| Pending::create(path, 0)).transpose()?;
+        Ok(Self { outputs, configs, report })
+    }
+
+    /// Waits until everything but the report is on the disk.
+    fn sync(&self) -> Result<(), Error> {
+        self.outputs.iter().chain(&self.configs).try_for_each(Pending::sync)
+    }
+
+    /// Gives the files their names, the configurations first: an output never
+    /// stands without its own. When one cannot be renamed, those before it go
+    /// again, unless they replaced others. Returns the report, which is written last.
+    fn publish(self, force: bool) -> Result<Option<Pending>, Error> {
+        let mut published = Vec::new();
+        for file in self.configs.into_iter().chain(self.outputs) {
+            let path = file.path().to_path_buf();
+            if let Err(error) = file.publish(force) {
+                if !force {
+                    for path in published {
+                        // The first error is the one to tell.
+                        let _ = std::fs::remove_file(path);
+                    }
+                }
+                return Err(error);
+            }
+            published.push(path);
         }
-        for file in side_files.into_iter().chain(pending) {
-            file.publish(self.options.force)?;
-        }
-        Ok(())
+        Ok(self.report)
     }
 }
 
@@ -165,7 +215,6 @@ struct Worker<'a> {
     pending: &'a [Pending],
     encoders: Vec<Encoder>,
     ternarizer: Option<Ternarizer>,
-    buffer: Buffer,
     values: Vec<f32>,
     rows: TernaryRows,
 }
@@ -189,13 +238,12 @@ impl<'a> Worker<'a> {
             pending,
             encoders,
             ternarizer: plan.rule.map(|rule| Ternarizer::new(rule, plan.options.isa)),
-            buffer: Buffer::default(),
             values: Vec::new(),
             rows: TernaryRows::zeroed(0, 0),
         }
     }
 
-    fn matrix(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
+    fn matrix(&mut self, tensor: &Tensor, unit: Unit, bytes: &[u8]) -> Result<UnitOutcome, Error> {
         let cols = tensor.spec.inputs() as usize;
         if (self.rows.rows(), self.rows.cols()) != (unit.count, cols) {
             self.rows = TernaryRows::zeroed(unit.count, cols);
@@ -204,10 +252,10 @@ impl<'a> Worker<'a> {
         let mut outcome = UnitOutcome::default();
         if let Some(ternarizer) = self.ternarizer {
             let mut stats = Stats::default();
-            self.ternarize(ternarizer, tensor, first_row, &mut stats)?;
+            self.ternarize(ternarizer, tensor, first_row, bytes, &mut stats)?;
             outcome.stats = Some(stats);
         } else {
-            tensor.read_rows(first_row, &mut self.rows, &mut self.buffer)?;
+            tensor.decode_rows(first_row, bytes, &mut self.rows)?;
         }
         for ((output, encoder), pending) in
             self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
@@ -222,32 +270,34 @@ impl<'a> Worker<'a> {
         Ok(outcome)
     }
 
-    /// Reads, rotates and ternarizes one band, a few Hadamard blocks at a time so
-    /// that they stay in the nearest cache.
+    /// Rotates and ternarizes one band, a few Hadamard blocks at a time so that
+    /// they stay in the nearest cache.
     fn ternarize(
         &mut self,
         ternarizer: Ternarizer,
         tensor: &Tensor,
         first_row: usize,
+        bytes: &[u8],
         stats: &mut Stats,
     ) -> Result<(), Error> {
-        let (n_rows, cols) = (self.rows.rows(), self.rows.cols());
-        self.values.resize(n_rows * cols, 0.0);
+        let cols = self.rows.cols();
+        let value_bytes = bytes.len() / (self.rows.rows() * cols);
         let first_value = (first_row * cols) as u64;
-        tensor.read_values(first_value, &mut self.values)?;
         let (codes, scales) = self.rows.parts_mut();
         // Blocks and batches of groups are powers of two, and a tile is both.
         let tile = self.plan.rotation.block.max(16 * GROUP);
-        for (index, ((tile_values, codes), scales)) in self
-            .values
-            .chunks_mut(tile)
+        let values = at_least(&mut self.values, tile);
+        for (index, ((bytes, codes), scales)) in bytes
+            .chunks(tile * value_bytes)
             .zip(codes.chunks_mut(tile / 4))
             .zip(scales.chunks_mut(tile / GROUP))
             .enumerate()
         {
-            let rotated = self.plan.hadamard.transform(tile_values);
+            let values = &mut values[..bytes.len() / value_bytes];
+            tensor.decode_values(bytes, values);
+            let rotated = self.plan.hadamard.transform(values);
             debug_assert!(rotated.is_ok(), "widths were checked against the block");
-            ternarizer.groups(tile_values, codes, scales, stats).map_err(|fault| {
+            ternarizer.groups(values, codes, scales, stats).map_err(|fault| {
                 let base = first_value + (index * tile) as u64;
                 no_ternary_form(tensor, fault, base, self.plan.rotation.block)
             })?;
@@ -255,20 +305,22 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn rest(&mut self, tensor: &Tensor, unit: Unit) -> Result<UnitOutcome, Error> {
-        self.values.resize(unit.count, 0.0);
-        tensor.read_values(unit.first, &mut self.values)?;
-        if let Some(at) = self.values.iter().position(|v| !v.is_finite()) {
-            return Err(not_finite(tensor, unit.first + at as u64, self.values[at]));
-        }
+    fn rest(&mut self, tensor: &Tensor, unit: Unit, stored: &[u8]) -> Result<UnitOutcome, Error> {
+        let values = at_least(&mut self.values, unit.count);
+        tensor.decode_values(stored, values);
+        refuse_not_finite(tensor, unit.first, values)?;
         let mut outcome = UnitOutcome::default();
         for ((output, encoder), pending) in
             self.plan.outputs.iter().zip(&mut self.encoders).zip(self.pending)
         {
             let value_bytes = encoder.value_bytes(&tensor.spec) as u64;
-            let (bytes, rounded) = encoder
-                .values(&tensor.spec, &self.values)
-                .map_err(|fault| does_not_fit(tensor, fault, output, unit.first))?;
+            let (bytes, rounded) = if tensor.encoding == Encoding::Bf16 && value_bytes == 2 {
+                (stored, Rounded::default())
+            } else {
+                encoder
+                    .values(&tensor.spec, values)
+                    .map_err(|fault| does_not_fit(tensor, fault, output, unit.first))?
+            };
             // Between ternary files nothing changes silently.
             if rounded.values > 0
                 && self.ternarizer.is_none()
@@ -297,18 +349,25 @@ impl<'a> Worker<'a> {
 impl bands::Worker for Worker<'_> {
     type Outcome = UnitOutcome;
 
-    fn unit(&mut self, unit: Unit) -> Result<UnitOutcome, Error> {
+    fn unit(&mut self, unit: Unit, bytes: &[u8]) -> Result<UnitOutcome, Error> {
         let tensor = &self.plan.drafter.tensors[unit.tensor];
         if tensor.spec.role.is_matrix() {
-            self.matrix(tensor, unit)
+            self.matrix(tensor, unit, bytes)
         } else {
-            self.rest(tensor, unit)
+            self.rest(tensor, unit, bytes)
         }
     }
 }
 
-/// The refusal of a NaN or infinity; `index` is flat.
-pub(crate) fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
+/// Refuses the first NaN or infinity; `first` is the flat index of `values`.
+pub(crate) fn refuse_not_finite(tensor: &Tensor, first: u64, values: &[f32]) -> Result<(), Error> {
+    match values.iter().position(|v| !v.is_finite()) {
+        None => Ok(()),
+        Some(at) => Err(not_finite(tensor, first + at as u64, values[at])),
+    }
+}
+
+fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
     let fault = Fault {
         unit: "value",
         index,
@@ -346,11 +405,11 @@ fn no_ternary_form(tensor: &Tensor, fault: GroupFault, base: u64, block: usize) 
         GroupFault::NotFinite { group } => {
             let first = (base + (group * GROUP) as u64) / block as u64 * block as u64;
             let mut stored = vec![0.0; block];
-            if let Err(error) = tensor.read_values(first, &mut stored) {
+            if let Err(error) = tensor.read_values(first, &mut stored, &mut Buffer::default()) {
                 return error.into();
             }
-            if let Some(at) = stored.iter().position(|v| !v.is_finite()) {
-                return not_finite(tensor, first + at as u64, stored[at]);
+            if let Err(error) = refuse_not_finite(tensor, first, &stored) {
+                return error;
             }
             (group, "finite weights after the rotation".into(), "an overflow of f32".into())
         }

@@ -32,6 +32,8 @@ pub struct Options {
     pub tokenizer: Vec<(String, Value)>,
     /// Round scales, norms and base kernels that a q4nx cannot hold exactly.
     pub round_scales: bool,
+    /// Where the report goes, as JSON.
+    pub report: Option<PathBuf>,
     /// Replace existing outputs.
     pub force: bool,
     /// Instruction set at most.
@@ -97,7 +99,7 @@ impl<'a> Plan<'a> {
         place_configs(&mut outputs, drafter);
         let mut inputs: Vec<_> = drafter.files.iter().map(|f| f.path()).collect();
         inputs.extend(drafter.config_path.as_deref());
-        output::check_paths(&outputs, &inputs, options.force)?;
+        output::check_paths(&outputs, options.report.as_deref(), &inputs, options.force)?;
         output::check_space(&outputs)?;
 
         let mut notes = drafter.notes.clone();

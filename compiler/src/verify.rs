@@ -17,17 +17,18 @@ mod counts;
 
 use std::time::Instant;
 
-use formats::dflash2::drafter::{Buffer, Drafter, Encoding, Tensor};
+use formats::dflash2::drafter::{Drafter, Encoding, Tensor};
 use formats::{GROUP, TernaryRows, pq2_0, ptq1_0, q4nx};
 use hadamard::Isa;
 use serde::Serialize;
 
 use crate::bands::{self, Unit};
 use crate::observer::Observer;
+use crate::pipeline::refuse_not_finite;
 use crate::report::{Input, SCHEMA};
-use crate::{Error, digest, plan};
+use crate::{Error, plan};
 
-use compare::{Compared, Comparer, Reference, read_finite};
+use compare::{Compared, Comparer, Reference};
 pub use compare::{Difference, Place};
 use counts::Counts;
 pub use counts::Figures;
@@ -192,18 +193,7 @@ pub fn verify(
     };
     let pool = bands::pool(options.threads, &file.path)?;
     let (sha256, outcomes) = pool.install(|| {
-        bands::share(
-            file,
-            options.threads,
-            observer,
-            || {
-                file.files
-                    .iter()
-                    .map(|f| digest::of_source(f, observer))
-                    .collect::<Result<Vec<_>, _>>()
-            },
-            || Reader::new(file, reference.as_ref()),
-        )
+        bands::share(file, options.threads, observer, || Reader::new(file, reference.as_ref()))
     })?;
     let mut tensors = vec![Found::default(); file.tensors.len()];
     for (unit, found) in outcomes {
@@ -392,7 +382,6 @@ impl Found {
 struct Reader<'a> {
     file: &'a Drafter,
     comparer: Option<Comparer<'a>>,
-    buffer: Buffer,
     rows: TernaryRows,
     values: Vec<f32>,
 }
@@ -402,7 +391,6 @@ impl<'a> Reader<'a> {
         Self {
             file,
             comparer: reference.map(Comparer::new),
-            buffer: Buffer::default(),
             rows: TernaryRows::zeroed(0, 0),
             values: Vec::new(),
         }
@@ -412,7 +400,7 @@ impl<'a> Reader<'a> {
 impl bands::Worker for Reader<'_> {
     type Outcome = Found;
 
-    fn unit(&mut self, unit: Unit) -> Result<Found, Error> {
+    fn unit(&mut self, unit: Unit, bytes: &[u8]) -> Result<Found, Error> {
         let tensor = &self.file.tensors[unit.tensor];
         let mut found = Found::default();
         if tensor.spec.role.is_matrix() {
@@ -421,14 +409,15 @@ impl bands::Worker for Reader<'_> {
             if (self.rows.rows(), self.rows.cols()) != (unit.count, cols) {
                 self.rows = TernaryRows::zeroed(unit.count, cols);
             }
-            tensor.read_rows(unit.first as usize, &mut self.rows, &mut self.buffer)?;
-            found.counts = Counts::of(&self.rows, tensor.encoding, self.buffer.encoded());
+            tensor.decode_rows(unit.first as usize, bytes, &mut self.rows)?;
+            found.counts = Counts::of(&self.rows, tensor.encoding, bytes);
             if let Some(comparer) = &mut self.comparer {
                 found.compared = comparer.rows(unit, &self.rows)?;
             }
         } else {
             self.values.resize(unit.count, 0.0);
-            read_finite(tensor, unit.first, &mut self.values)?;
+            tensor.decode_values(bytes, &mut self.values);
+            refuse_not_finite(tensor, unit.first, &self.values)?;
             if let Some(comparer) = &mut self.comparer {
                 found.compared = comparer.values(unit, tensor, &self.values)?;
             }

@@ -28,6 +28,7 @@ pub(crate) fn run(
         }),
         tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
         round_scales: args.round_scales,
+        report: args.run.report.clone(),
         force: args.run.force,
         isa: common.isa(),
         threads: common.threads(),

@@ -101,7 +101,7 @@ pub(crate) fn finished(report: &Report, printer: &Printer) -> anyhow::Result<Out
         }
         writeln!(
             out,
-            "converted in {}, hashed in {}, on disk in {}",
+            "converted in {}, then hashed in {} while the disk took {}",
             seconds(report.convert_ms),
             seconds(report.hash_ms),
             seconds(report.sync_ms)

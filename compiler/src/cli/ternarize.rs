@@ -9,7 +9,6 @@ use super::exit::{Outcome, Usage};
 use super::printer::Printer;
 use super::{signals, summary};
 
-use std::fs;
 use std::path::Path;
 
 use compiler::output::{Format, Request};
@@ -40,6 +39,7 @@ pub(crate) fn run(
         codebooks: None,
         tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
         round_scales: false,
+        report: args.run.report.clone(),
         force: args.run.force,
         isa: common.isa(),
         threads: common.threads(),
@@ -104,11 +104,5 @@ pub(crate) fn execute(
         let watcher = printer.watch(plan.input_bytes());
         plan.run(&watcher)?
     };
-    let report = Report::new(&plan, &outcome);
-    if let Some(path) = &args.report {
-        let json = serde_json::to_vec_pretty(&report).context("writing the report")?;
-        fs::write(path, json)
-            .with_context(|| format!("writing the report `{}`", path.display()))?;
-    }
-    summary::finished(&report, printer)
+    summary::finished(&Report::new(&plan, &outcome), printer)
 }

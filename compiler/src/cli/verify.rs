@@ -104,14 +104,14 @@ fn text(v: &Verification, verbose: bool, out: &mut dyn Write) -> io::Result<()> 
 fn table(v: &Verification, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
-        "{:<44} {:>16} {:>13} {:>8} {:>9} {:>9} {:>12} {:>9}",
+        "{:<48} {:>16} {:>13} {:>8} {:>9} {:>9} {:>12} {:>9}",
         "matrix", "[out, in]", "bytes", "zeros", "scale 0", "scale < 0", "exponents", "error"
     )?;
     for m in &v.matrices {
         let shape = format!("{:?}", m.shape);
         writeln!(
             out,
-            "{:<44} {shape:>16} {:>13} {:>6.2} % {:>9} {:>9} {:>12} {:>9}",
+            "{:<48} {shape:>16} {:>13} {:>6.2} % {:>9} {:>9} {:>12} {:>9}",
             m.name,
             m.stored_bytes,
             100.0 * m.figures.zero_share,
@@ -125,7 +125,7 @@ fn table(v: &Verification, out: &mut dyn Write) -> io::Result<()> {
         let shape = format!("{:?}", t.shape);
         writeln!(
             out,
-            "{:<44} {shape:>16} {:>13} {:>52} {:>9}",
+            "{:<48} {shape:>16} {:>13} {:>52} {:>9}",
             t.name,
             t.stored_bytes,
             t.encoding,

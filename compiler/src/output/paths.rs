@@ -45,61 +45,65 @@ fn resolved(path: &Path) -> PathBuf {
 }
 
 /// Refuses outputs that would clobber something, before anything is created.
-pub(crate) fn check_paths(outputs: &[Output], inputs: &[&Path], force: bool) -> Result<(), Error> {
+pub(crate) fn check_paths(
+    outputs: &[Output],
+    report: Option<&Path>,
+    inputs: &[&Path],
+    force: bool,
+) -> Result<(), Error> {
     let refuse = |path: &Path, problem: String, hint: Option<&str>| {
         Err(Error::OutputPath { path: path.to_path_buf(), problem, hint: hint.map(str::to_owned) })
     };
-    let mut seen: Vec<(PathBuf, &[u8])> = Vec::new();
+    // A configuration with its contents; outputs and the report have none yet.
+    let mut files: Vec<(&Path, Option<&[u8]>)> = Vec::new();
     for output in outputs {
-        let config = output.config.as_ref().map(|c| (c.path.as_path(), c.bytes.as_slice()));
-        for (path, bytes) in [(output.path.as_path(), &[][..])].into_iter().chain(config) {
-            if path == Path::new("-") {
-                return refuse(
-                    path,
-                    "an output is written at several places at once and cannot be a pipe".into(),
-                    Some("name a file"),
-                );
+        files.push((&output.path, None));
+        files.extend(output.config.as_ref().map(|c| (c.path.as_path(), Some(c.bytes.as_slice()))));
+    }
+    files.extend(report.map(|path| (path, None)));
+    for (i, (path, bytes)) in files.iter().copied().enumerate() {
+        if path == Path::new("-") {
+            return refuse(
+                path,
+                "an output is written at several places at once and cannot be a pipe".into(),
+                Some("name a file"),
+            );
+        }
+        if path.file_name().is_none() {
+            return refuse(path, "this is no file name".into(), None);
+        }
+        // Two q4nx files of one run share their config.json where it is the same.
+        let place = resolved(path);
+        let same = |(p, _): &&(&Path, _)| resolved(p) == place || same_file(p, path);
+        if let Some((_, other)) = files[..i].iter().find(same) {
+            if bytes.is_none() || *other != bytes {
+                return refuse(path, "two outputs would be this file".into(), None);
             }
-            if path.file_name().is_none() {
-                return refuse(path, "this is no file name".into(), None);
+            continue;
+        }
+        if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
+            return refuse(
+                path,
+                format!("this is the input `{}`", input.display()),
+                Some("choose another name for the output"),
+            );
+        }
+        let folder = folder_of(path);
+        match fs::metadata(folder) {
+            Ok(meta) if meta.is_dir() => {}
+            Ok(_) => return refuse(path, format!("`{}` is no folder", folder.display()), None),
+            Err(e) => {
+                return refuse(path, format!("folder `{}`: {e}", folder.display()), None);
             }
-            // Two q4nx files of one run share their config.json where it is the same.
-            let place = resolved(path);
-            if let Some((_, other)) = seen.iter().find(|(p, _)| *p == place || same_file(p, path)) {
-                if bytes.is_empty() || *other != bytes {
-                    return refuse(path, "two outputs would be this file".into(), None);
-                }
-                continue;
+        }
+        match fs::symlink_metadata(path) {
+            Ok(meta) if meta.is_dir() => {
+                return refuse(path, "this is a folder".into(), Some("name a file in it"));
             }
-            seen.push((place, bytes));
-            if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
-                return refuse(
-                    path,
-                    format!("this is the input `{}`", input.display()),
-                    Some("choose another name for the output"),
-                );
+            Ok(_) if !force => {
+                return refuse(path, "the file exists".into(), Some("use --force to replace it"));
             }
-            let folder = folder_of(path);
-            match fs::metadata(folder) {
-                Ok(meta) if meta.is_dir() => {}
-                Ok(_) => return refuse(path, format!("`{}` is no folder", folder.display()), None),
-                Err(e) => {
-                    return refuse(path, format!("folder `{}`: {e}", folder.display()), None);
-                }
-            }
-            match fs::symlink_metadata(path) {
-                Ok(meta) if meta.is_dir() => {
-                    return refuse(path, "this is a folder".into(), Some("name a file in it"));
-                }
-                Ok(_) if !force => {
-                    return refuse(
-                        path,
-                        "the file exists".into(),
-                        Some("use --force to replace it"),
-                    );
-                }
-                Ok(_) | Err(_) => {}
-            }
+            Ok(_) | Err(_) => {}
         }
     }
     Ok(())

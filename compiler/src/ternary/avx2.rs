@@ -151,14 +151,39 @@ impl Lanes for Avx2 {
     fn codes(self, w: &[f32; GROUP], threshold: u32, codes: &mut [u8; GROUP / 4]) {
         // Magnitudes are below 2^31, so the signed comparison is the unsigned one.
         let below = avx2!(_mm256_set1_epi32(threshold as i32 - 1));
-        for (w, codes) in w.as_chunks::<8>().0.iter().zip(codes.as_chunks_mut::<2>().0) {
-            let reached = avx2!(_mm256_cmpgt_epi32(self.magnitudes(w), below));
-            let reached = avx2!(_mm256_movemask_ps(_mm256_castsi256_ps(reached)));
-            let negative = avx2!(_mm256_movemask_ps(_mm256_castsi256_ps(self.bits(w))));
-            *codes = network::codes_of_masks(reached as u8, negative as u8).to_le_bytes();
+        let (one, no_sign) = (avx2!(_mm256_set1_epi32(1)), avx2!(_mm256_set1_epi32(MAGNITUDE)));
+        let mut quads = [self.zero_u(); 4];
+        for (quads, w) in quads.iter_mut().zip(w.as_chunks::<32>().0) {
+            let w = w.as_chunks::<8>().0;
+            let ternary = |i: usize| {
+                let bits = self.bits(&w[i]);
+                let reached = avx2!(_mm256_cmpgt_epi32(_mm256_and_si256(bits, no_sign), below));
+                avx2!(_mm256_and_si256(_mm256_sign_epi32(one, bits), reached))
+            };
+            let low = avx2!(_mm256_packs_epi32(ternary(0), ternary(1)));
+            let high = avx2!(_mm256_packs_epi32(ternary(2), ternary(3)));
+            let bytes = avx2!(_mm256_add_epi8(_mm256_packs_epi16(low, high), _mm256_set1_epi8(1)));
+            // c0 + 4 c1 in 16 bits, then with 16 (c2 + 4 c3) in 32.
+            let pairs = avx2!(_mm256_maddubs_epi16(bytes, _mm256_set1_epi16(0x0401)));
+            *quads = avx2!(_mm256_madd_epi16(pairs, _mm256_set1_epi32(0x0010_0001)));
         }
+        // Each 32-bit number is one byte of codes: the low halves hold the first,
+        // third, ... byte of every eight weights, the high halves the others.
+        let low = avx2!(_mm256_packus_epi32(quads[0], quads[1]));
+        let high = avx2!(_mm256_packus_epi32(quads[2], quads[3]));
+        let bytes = avx2!(_mm256_packus_epi16(low, high));
+        let first = avx2!(_mm256_castsi256_si128(bytes));
+        let second = avx2!(_mm256_extracti128_si256::<1>(bytes));
+        let (out, _) = codes.as_chunks_mut::<16>();
+        // SAFETY: both are 16 bytes, and every bit pattern is sixteen u8.
+        out[0] = unsafe { std::mem::transmute(_mm_unpacklo_epi8(first, second)) };
+        // SAFETY: as above.
+        out[1] = unsafe { std::mem::transmute(_mm_unpackhi_epi8(first, second)) };
     }
 }
+
+/// All bits of an f32 but its sign.
+const MAGNITUDE: i32 = 0x7fff_ffff;
 
 impl Avx2 {
     #[inline(always)]
@@ -169,7 +194,7 @@ impl Avx2 {
 
     #[inline(always)]
     fn magnitudes(self, w: &[f32; 8]) -> __m256i {
-        let no_sign = avx2!(_mm256_set1_epi32(0x7fff_ffff));
+        let no_sign = avx2!(_mm256_set1_epi32(MAGNITUDE));
         avx2!(_mm256_and_si256(self.bits(w), no_sign))
     }
 }

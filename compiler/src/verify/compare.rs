@@ -15,7 +15,7 @@ use half::{bf16, f16};
 use serde::Serialize;
 
 use crate::bands::Unit;
-use crate::pipeline::not_finite;
+use crate::pipeline::refuse_not_finite;
 use crate::{Error, facts, plan};
 
 /// Where FILE and INPUT first differ in a tensor.
@@ -189,7 +189,7 @@ impl<'a> Comparer<'a> {
         };
         let cols = decoded.cols();
         self.values.resize(decoded.rows() * cols, 0.0);
-        read_finite(tensor, (first_row * cols) as u64, &mut self.values)?;
+        read_finite(tensor, (first_row * cols) as u64, &mut self.values, &mut self.buffer)?;
         let rotated = hadamard.forward_rows(&mut self.values, cols, &signs[&cols]);
         debug_assert!(rotated.is_ok(), "widths were checked against the block");
         self.row.resize(cols, 0.0);
@@ -212,7 +212,7 @@ impl<'a> Comparer<'a> {
     ) -> Result<Compared, Error> {
         self.values.resize(found.len(), 0.0);
         let input = &self.reference.input.tensors[unit.tensor];
-        read_finite(input, unit.first, &mut self.values)?;
+        read_finite(input, unit.first, &mut self.values, &mut self.buffer)?;
         if self.reference.is_float() {
             match tensor.encoding {
                 Encoding::Bf16 => round(&mut self.values, |v| bf16::from_f32(v).to_f32()),
@@ -245,12 +245,14 @@ fn round(values: &mut [f32], to_stored: impl Fn(f32) -> f32) {
 }
 
 /// Reads values and refuses those that are not finite.
-pub(super) fn read_finite(tensor: &Tensor, first: u64, values: &mut [f32]) -> Result<(), Error> {
-    tensor.read_values(first, values)?;
-    match values.iter().position(|v| !v.is_finite()) {
-        None => Ok(()),
-        Some(at) => Err(not_finite(tensor, first + at as u64, values[at])),
-    }
+fn read_finite(
+    tensor: &Tensor,
+    first: u64,
+    values: &mut [f32],
+    buffer: &mut Buffer,
+) -> Result<(), Error> {
+    tensor.read_values(first, values, buffer)?;
+    refuse_not_finite(tensor, first, values)
 }
 
 /// Sums of w^2 and (w - v)^2 in f64, over 8 lanes that are added up at the end: a
