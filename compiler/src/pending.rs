@@ -31,10 +31,9 @@ impl Pending {
     /// full, or another run is writing the same output.
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self, Error> {
         let folder = folder_of(path);
-        let mut prefix = OsString::from(path.file_name().unwrap_or_default());
-        prefix.push(".partial");
+        let partial = partial_path(path);
         let file = tempfile::Builder::new()
-            .prefix(&prefix)
+            .prefix(partial.file_name().unwrap_or_default())
             .rand_bytes(0)
             .make_in(folder, open_locked)
             .map_err(|e| Error::write("creating", path, e))?;
@@ -86,6 +85,13 @@ impl Pending {
         renamed.map_err(|e| Error::write("renaming to", &path, e.error))?;
         sync_folder(&path)
     }
+}
+
+/// Where the bytes are until they are whole.
+pub(crate) fn partial_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(".partial");
+    path.with_file_name(name)
 }
 
 /// The folder a path is in.

@@ -109,13 +109,55 @@ fn up_304_an_existing_config_needs_force() {
 }
 
 #[test]
-fn up_304_an_existing_report_needs_no_force_but_must_be_writable() {
+fn up_304_a_report_is_an_output_like_the_others() {
     let case = Case::new(&mini());
-    let report = case.out("missing/report.json");
-    let report = format!("--report={}", report.display());
-    let run = case.ternarize(&["m.gguf"], &[&report]);
-    assert_eq!(run.output.status.code(), Some(4), "{}", run.stderr());
-    assert!(run.stderr().contains("missing/report.json"), "{}", run.stderr());
+    let report = |path: &Path| format!("--report={}", path.display());
+    fs::write(case.out("report.json"), "older").unwrap();
+    let older = report(&case.out("report.json"));
+    case.ternarize(&["m.gguf"], &[&older]).refused(4, &["report.json", "exists", "--force"]);
+    assert_eq!(fs::read(case.out("report.json")).unwrap(), b"older");
+    case.ternarize(&["m.gguf"], &[&older, "--force"]).ok();
+    assert_ne!(fs::read(case.out("report.json")).unwrap(), b"older");
+
+    let left = case.made();
+    input_is_left_alone(&case, || {
+        for (path, problem) in [
+            (case.weights(), "this is the input"),
+            (case.input("config.json"), "this is the input"),
+            (case.out("n.gguf"), "two outputs"),
+            (case.out("../out/n.gguf"), "two outputs"),
+            (case.out("n.gguf.partial"), "another output passes"),
+            (case.out("missing/report.json"), "No such file"),
+            (case.out(""), "this is a folder"),
+        ] {
+            case.ternarize(&["n.gguf"], &[&report(&path), "--force"]).refused(4, &[problem]);
+        }
+        let config = report(&case.out("config.json"));
+        case.ternarize(&["n.q4nx"], &[&config]).refused(4, &["config.json", "two outputs"]);
+    });
+    assert_eq!(case.made(), left);
+}
+
+#[test]
+fn up_304_an_input_is_not_taken_for_a_left_over() {
+    let case = Case::new(&mini());
+    case.ternarize(&["m.gguf"], &[]).ok();
+    let whole = fs::read(case.out("m.gguf")).unwrap();
+    // As a download is called until it is through.
+    fs::rename(case.out("m.gguf"), case.out("n.gguf.partial")).unwrap();
+    case.convert("n.gguf.partial", "n.gguf", &["--force", "--format=ptq1_0"])
+        .refused(4, &["n.gguf", "pass through the input"]);
+    assert!(fs::read(case.out("n.gguf.partial")).unwrap() == whole);
+}
+
+#[test]
+fn up_304_an_output_does_not_pass_through_another() {
+    let case = Case::new(&mini());
+    for names in [["m", "m.partial"], ["m.partial", "m"]] {
+        case.ternarize(&names, &["--format=pq2_0", "--format=ptq1_0", "--force"])
+            .refused(4, &["another output passes through this name"]);
+    }
+    assert!(case.made().is_empty());
 }
 
 /// Both files of the input, before and after `check`.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::Output;
 use crate::Error;
-use crate::pending::folder_of;
+use crate::pending::{folder_of, partial_path};
 
 /// The `config.json` of an output: beside it, unless that file is the input's own
 /// or belongs to another output; then `<stem>.config.json`, which readers look up first.
@@ -81,10 +81,24 @@ pub(crate) fn check_paths(
             }
             continue;
         }
+        let passes = |(p, _): &(&Path, _)| {
+            let other = resolved(p);
+            partial_path(&other) == place || other == partial_path(&place)
+        };
+        if files[..i].iter().any(passes) {
+            return refuse(path, "another output passes through this name".into(), None);
+        }
         if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
             return refuse(
                 path,
                 format!("this is the input `{}`", input.display()),
+                Some("choose another name for the output"),
+            );
+        }
+        if let Some(input) = inputs.iter().find(|input| same_file(input, &partial_path(path))) {
+            return refuse(
+                path,
+                format!("its bytes would pass through the input `{}`", input.display()),
                 Some("choose another name for the output"),
             );
         }
