@@ -169,8 +169,13 @@ fn place_configs(outputs: &mut [Output], drafter: &Drafter) {
     for output in outputs {
         let path = config_path(&output.path, drafter.config_path.as_deref());
         let Some(config) = &mut output.config else { continue };
-        let clash = taken.iter().any(|(p, bytes)| *p == path && *bytes != config.bytes);
-        config.path = if clash { output::named_config(&output.path) } else { path };
+        let place = output::resolved(&path);
+        config.path = match taken.iter().find(|(p, _)| output::resolved(p) == place) {
+            Some((_, bytes)) if *bytes != config.bytes => output::named_config(&output.path),
+            // In one spelling: it is written once.
+            Some((taken, _)) => taken.clone(),
+            None => path,
+        };
         taken.push((config.path.clone(), config.bytes.clone()));
     }
 }

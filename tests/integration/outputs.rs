@@ -310,6 +310,7 @@ fn two_q4nx_files_of_one_run_share_their_config() {
     let case = Case::new(&mini());
     case.ternarize(&["a.q4nx", "b.q4nx"], &[]).ok();
     assert_eq!(case.made(), ["a.q4nx", "b.q4nx", "config.json"]);
+    case.ternarize(&["a.q4nx", "../out/b.q4nx"], &["--force"]).ok();
     assert!(fs::read(case.out("a.q4nx")).unwrap() == fs::read(case.out("b.q4nx")).unwrap());
 }
 

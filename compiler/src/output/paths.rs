@@ -37,7 +37,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 
 /// The path with links and dots in its folder resolved: two spellings of one file
 /// that is not there yet become equal.
-fn resolved(path: &Path) -> PathBuf {
+pub(crate) fn resolved(path: &Path) -> PathBuf {
     match (fs::canonicalize(folder_of(path)), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
         _ => path.to_path_buf(),
