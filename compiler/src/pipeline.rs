@@ -400,7 +400,7 @@ fn no_ternary_form(tensor: &Tensor, fault: GroupFault, base: u64, block: usize) 
         GroupFault::Overflow { group, scale } => (
             group,
             format!("a scale below {}", formats::scale::OVERFLOW),
-            format!("{scale}, which overflows fp16"),
+            format!("{scale:e}, which overflows fp16"),
         ),
         GroupFault::NotFinite { group } => {
             let first = (base + (group * GROUP) as u64) / block as u64 * block as u64;

@@ -102,7 +102,7 @@ pub enum GroupFault {
     Overflow {
         /// Index of the group from the start of the given values.
         group: usize,
-        /// The scale before rounding.
+        /// The scale, rounded to the grid's digits.
         scale: f64,
     },
 }

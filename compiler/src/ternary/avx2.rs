@@ -175,11 +175,15 @@ impl Lanes for Avx2 {
         let first = avx2!(_mm256_castsi256_si128(bytes));
         let second = avx2!(_mm256_extracti128_si256::<1>(bytes));
         let (out, _) = codes.as_chunks_mut::<16>();
-        // SAFETY: both are 16 bytes, and every bit pattern is sixteen u8.
-        out[0] = unsafe { std::mem::transmute(_mm_unpacklo_epi8(first, second)) };
-        // SAFETY: as above.
-        out[1] = unsafe { std::mem::transmute(_mm_unpackhi_epi8(first, second)) };
+        out[0] = to_bytes(avx2!(_mm_unpacklo_epi8(first, second)));
+        out[1] = to_bytes(avx2!(_mm_unpackhi_epi8(first, second)));
     }
+}
+
+#[inline(always)]
+fn to_bytes(a: __m128i) -> [u8; 16] {
+    // SAFETY: both are 16 bytes, and every bit pattern is sixteen u8.
+    unsafe { std::mem::transmute::<__m128i, [u8; 16]>(a) }
 }
 
 /// All bits of an f32 but its sign.
