@@ -10,6 +10,8 @@
 //! [`TernaryRows`], so coding is an interleave of scales and codes.
 
 use half::f16;
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Fault, GROUP, TernaryRows};
 
@@ -17,6 +19,20 @@ use crate::{Fault, GROUP, TernaryRows};
 pub const BLOCK_BYTES: usize = 34;
 
 const CODE_BYTES: usize = GROUP / 4;
+
+/// One block as it lies in a file.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Block {
+    /// fp16 bits.
+    scale: U16,
+    codes: [u8; CODE_BYTES],
+}
+
+const _: () = assert!(size_of::<Block>() == BLOCK_BYTES);
+
+/// Why the views of whole blocks below cannot fail.
+pub(crate) const WHOLE_BLOCKS: &str = "the length was checked and blocks need no alignment";
 
 /// Bytes of a row of `cols` weights.
 #[must_use]
@@ -31,10 +47,9 @@ pub fn row_bytes(cols: usize) -> usize {
 pub fn encode(rows: &TernaryRows, out: &mut [u8]) {
     assert_eq!(out.len(), rows.rows() * row_bytes(rows.cols()));
     let (codes, _) = rows.codes().as_chunks::<CODE_BYTES>();
-    let (blocks, _) = out.as_chunks_mut::<BLOCK_BYTES>();
+    let blocks = <[Block]>::mut_from_bytes(out).expect(WHOLE_BLOCKS);
     for ((block, codes), scale) in blocks.iter_mut().zip(codes).zip(rows.scales()) {
-        block[..2].copy_from_slice(&scale.to_le_bytes());
-        block[2..].copy_from_slice(codes);
+        *block = Block { scale: U16::new(scale.to_bits()), codes: *codes };
     }
 }
 
@@ -47,10 +62,10 @@ pub fn decode(bytes: &[u8], rows: &mut TernaryRows) -> Result<(), Fault> {
     check_len(bytes, rows.rows() * row_bytes(rows.cols()))?;
     let (codes, scales) = rows.parts_mut();
     let (codes, _) = codes.as_chunks_mut::<CODE_BYTES>();
-    let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
+    let blocks = <[Block]>::ref_from_bytes(bytes).expect(WHOLE_BLOCKS);
     for (block, (codes, scale)) in blocks.iter().zip(codes.iter_mut().zip(scales.iter_mut())) {
-        *scale = f16::from_le_bytes([block[0], block[1]]);
-        codes.copy_from_slice(&block[2..]);
+        *scale = f16::from_bits(block.scale.get());
+        *codes = block.codes;
     }
     check_finite(scales)
 }

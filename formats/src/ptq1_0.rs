@@ -16,12 +16,25 @@
 //! The others decode by the same rule, but no encoder writes them.
 
 use half::f16;
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::pq2_0::{check_finite, check_len, refuse_code_3};
+use crate::pq2_0::{WHOLE_BLOCKS, check_finite, check_len, refuse_code_3};
 use crate::{Fault, GROUP, TernaryRows};
 
 /// Bytes of one block.
 pub const BLOCK_BYTES: usize = 28;
+
+/// One block as it lies in a file.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Block {
+    digits: [u8; 26],
+    /// fp16 bits.
+    scale: U16,
+}
+
+const _: () = assert!(size_of::<Block>() == BLOCK_BYTES);
 
 /// `DIGITS[byte]`: how many digits the encoder may have put into `byte`: 0 (none,
 /// it never writes it), 5, or 4 (also a possible byte of five digits).
@@ -68,7 +81,7 @@ pub fn encode(rows: &TernaryRows, out: &mut [u8]) -> Result<(), Fault> {
     assert_eq!(out.len(), rows.rows() * row_bytes(rows.cols()));
     refuse_code_3(rows)?;
     let (groups, _) = rows.codes().as_chunks::<{ GROUP / 4 }>();
-    let (blocks, _) = out.as_chunks_mut::<BLOCK_BYTES>();
+    let blocks = <[Block]>::mut_from_bytes(out).expect(WHOLE_BLOCKS);
     for ((block, codes), scale) in blocks.iter_mut().zip(groups).zip(rows.scales()) {
         let byte = |at: usize| u32::from(codes[at]);
         let mut numbers = [0; 28];
@@ -84,10 +97,10 @@ pub fn encode(rows: &TernaryRows, out: &mut [u8]) -> Result<(), Fault> {
         );
         let [a, b] = [byte(30), byte(31)];
         put_numbers([a & 15, a >> 4, b & 15, b >> 4, 0], &mut numbers[24..]);
-        for (out, v) in block.iter_mut().zip(numbers) {
+        for (out, v) in block.digits.iter_mut().zip(numbers) {
             *out = byte_of(v);
         }
-        block[26..].copy_from_slice(&scale.to_le_bytes());
+        block.scale = U16::new(scale.to_bits());
     }
     Ok(())
 }
@@ -102,22 +115,24 @@ pub fn decode(bytes: &[u8], rows: &mut TernaryRows) -> Result<(), Fault> {
     check_len(bytes, rows.rows() * row_bytes(rows.cols()))?;
     let (codes, scales) = rows.parts_mut();
     let (groups, _) = codes.as_chunks_mut::<{ GROUP / 4 }>();
-    let (blocks, _) = bytes.as_chunks::<BLOCK_BYTES>();
-    for (block, (codes, scale)) in blocks.iter().zip(groups.iter_mut().zip(scales.iter_mut())) {
-        for (q, bytes) in block[..16].as_chunks::<4>().0.iter().enumerate() {
+    let blocks = <[Block]>::ref_from_bytes(bytes).expect(WHOLE_BLOCKS);
+    for (Block { digits: stored, scale: bits }, (codes, scale)) in
+        blocks.iter().zip(groups.iter_mut().zip(scales.iter_mut()))
+    {
+        for (q, bytes) in stored[..16].as_chunks::<4>().0.iter().enumerate() {
             for (n, byte) in digits(*bytes).into_iter().enumerate() {
                 codes[4 * n + q] = byte;
             }
         }
-        for (q, bytes) in block[16..24].as_chunks::<4>().0.iter().enumerate() {
+        for (q, bytes) in stored[16..24].as_chunks::<4>().0.iter().enumerate() {
             for (n, byte) in digits(*bytes).into_iter().enumerate() {
                 codes[20 + 2 * n + q] = byte;
             }
         }
-        let [a, b, c, d, _] = digits([block[24], block[25], 0, 0]);
+        let [a, b, c, d, _] = digits([stored[24], stored[25], 0, 0]);
         codes[30] = a | (b << 4);
         codes[31] = c | (d << 4);
-        *scale = f16::from_le_bytes([block[26], block[27]]);
+        *scale = f16::from_bits(bits.get());
     }
     check_finite(scales)
 }

@@ -170,9 +170,16 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// Worker threads; 0 means one per core
-    #[arg(long, value_name = "N", default_value_t = 0, global = true, env = "TERNARIZE_THREADS")]
-    pub(crate) threads: usize,
+    /// Worker threads, at most 256; 0 means one per core
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        global = true,
+        env = "TERNARIZE_THREADS",
+        value_parser = clap::value_parser!(u16).range(0..=256)
+    )]
+    pub(crate) threads: u16,
     /// Highest instruction set to use: scalar, avx2 or avx512 (for bug reports)
     #[arg(long, value_name = "LEVEL", global = true, env = "TERNARIZE_ISA")]
     pub(crate) isa: Option<Level>,
@@ -237,7 +244,7 @@ impl Common {
     pub(crate) fn threads(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
+            n => usize::from(n),
         }
     }
 

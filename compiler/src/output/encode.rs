@@ -6,6 +6,7 @@ use formats::{Fault, TernaryRows, pq2_0, ptq1_0, q4nx, scale};
 use hadamard::{BlockHadamard, Signs};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use ndarray::ArrayViewMut2;
 
 use super::Format;
 
@@ -128,7 +129,10 @@ impl Encoder {
         let cols = rows.cols();
         let signs = self.signs.iter().find(|(width, _)| *width == cols).map(|(_, signs)| signs);
         let values = at_least(&mut self.values, rows.rows() * cols);
-        for (r, row) in values.chunks_exact_mut(cols).enumerate() {
+        let mut values = ArrayViewMut2::from_shape((rows.rows(), cols), values)
+            .expect("the buffer was cut to this shape");
+        for (r, mut row) in values.rows_mut().into_iter().enumerate() {
+            let row = row.as_slice_mut().expect("rows of a row-major view are contiguous");
             rows.dequantize_row(r, row);
             let done = match signs {
                 Some(signs) => self.rotation.inverse(row, signs),
