@@ -6,12 +6,12 @@
 //! the same output cannot mix. Dropping a [`Pending`] removes its file.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use tempfile::NamedTempFile;
 
 use crate::Error;
@@ -81,6 +81,18 @@ impl Pending {
     /// Gives the file its final name; an existing file is replaced only if `force`.
     pub(crate) fn publish(self, force: bool) -> Result<(), Error> {
         let Self { file, path } = self;
+        // Somebody may have removed the partial file and made another.
+        let ours = file
+            .as_file()
+            .metadata()
+            .and_then(|ours| Ok(same(&ours, &std::fs::symlink_metadata(file.path())?)))
+            .map_err(|e| Error::write("finding again the partial file of", &path, e))?;
+        if !ours {
+            // What stands there is not ours to remove.
+            let _ = file.keep();
+            let replaced = io::Error::other("another program has replaced the partial file");
+            return Err(Error::write("renaming to", &path, replaced));
+        }
         let renamed = if force { file.persist(&path) } else { file.persist_noclobber(&path) };
         renamed.map_err(|e| Error::write("renaming to", &path, e.error))?;
         sync_folder(&path)
@@ -110,10 +122,25 @@ fn sync_folder(path: &Path) -> Result<(), Error> {
         .map_err(|e| Error::write("syncing the folder", folder, e))
 }
 
+fn same(a: &Metadata, b: &Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+/// Opens the partial file, new or left over, and locks it. A link is not followed
+/// and a file with another name is not touched: they are somebody else's.
 fn open_locked(path: &Path) -> io::Result<File> {
     loop {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            .open(path)?;
+        let held = file.metadata()?;
+        if !held.is_file() || held.nlink() > 1 {
+            return Err(io::Error::other("its .partial name is taken by a link, pipe or device"));
+        }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -126,9 +153,8 @@ fn open_locked(path: &Path) -> io::Result<File> {
         }
         // Between opening and locking, the run that held it may have renamed or
         // removed it; then the name no longer leads to this file.
-        let held = file.metadata()?;
-        match std::fs::metadata(path) {
-            Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => return Ok(file),
+        match std::fs::symlink_metadata(path) {
+            Ok(named) if same(&named, &held) => return Ok(file),
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
@@ -182,5 +208,32 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"old");
         Pending::create(&path, 0).unwrap().publish(true).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"");
+    }
+
+    #[test]
+    fn links_are_neither_followed_nor_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        let partial = dir.path().join("x.partial");
+        std::fs::write(&victim, b"precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &partial).unwrap();
+        assert!(Pending::create(&dir.path().join("x"), 3).is_err());
+        assert!(partial.is_symlink());
+        std::fs::remove_file(&partial).unwrap();
+        std::fs::hard_link(&victim, &partial).unwrap();
+        assert!(Pending::create(&dir.path().join("x"), 3).is_err());
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn only_our_own_bytes_get_the_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let pending = Pending::create(&path, 3).unwrap();
+        std::fs::remove_file(dir.path().join("x.partial")).unwrap();
+        std::fs::write(dir.path().join("x.partial"), b"half of another").unwrap();
+        assert!(pending.publish(false).is_err());
+        assert!(!path.exists());
+        assert!(dir.path().join("x.partial").exists());
     }
 }

@@ -83,17 +83,16 @@ impl Plan<'_> {
         });
         let output_sha256 = output_sha256?;
         synced?;
-        let report = files.publish(self.options.force)?;
 
         let timings = Timings { convert, hash, sync };
         let outcome = Outcome { tensors, input_sha256, output_sha256, timings };
-        if let Some(report) = report {
+        if let Some(report) = &files.report {
             let json = serde_json::to_vec_pretty(&Report::new(self, &outcome))
                 .map_err(|e| Error::write("writing", report.path(), e.into()))?;
             report.write_at(0, &json)?;
             report.sync()?;
-            report.publish(self.options.force)?;
         }
+        files.publish(self.options.force)?;
         Ok(outcome)
     }
 
@@ -189,10 +188,10 @@ impl Files {
 
     /// Gives the files their names, the configurations first: an output never
     /// stands without its own. When one cannot be renamed, those before it go
-    /// again, unless they replaced others. Returns the report, which is written last.
-    fn publish(self, force: bool) -> Result<Option<Pending>, Error> {
+    /// again, unless they replaced others.
+    fn publish(self, force: bool) -> Result<(), Error> {
         let mut published = Vec::new();
-        for file in self.configs.into_iter().chain(self.outputs) {
+        for file in self.configs.into_iter().chain(self.outputs).chain(self.report) {
             let path = file.path().to_path_buf();
             if let Err(error) = file.publish(force) {
                 if !force {
@@ -205,7 +204,7 @@ impl Files {
             }
             published.push(path);
         }
-        Ok(self.report)
+        Ok(())
     }
 }
 
@@ -380,6 +379,7 @@ fn not_finite(tensor: &Tensor, index: u64, value: f32) -> Error {
 /// What a codec of an output refuses; `base` is the index of the band's first group.
 fn does_not_fit(tensor: &Tensor, fault: Fault, output: &crate::output::Output, base: u64) -> Error {
     let fault = fault.offset_by(base);
+    let is_scale = fault.expected.contains("scale");
     Error::Unsupported {
         path: output.path.clone(),
         format: output.format.name(),
@@ -388,8 +388,8 @@ fn does_not_fit(tensor: &Tensor, fault: Fault, output: &crate::output::Output, b
             "{} in {} {} of `{}`",
             fault.found, fault.unit, fault.index, tensor.spec.name
         ),
-        hint: (output.format == crate::output::Format::Q4nx && fault.unit == "group")
-            .then(|| "use --round-scales if it is the scale".into()),
+        hint: (output.format == crate::output::Format::Q4nx && is_scale)
+            .then(|| "use --round-scales to round it".into()),
     }
 }
 

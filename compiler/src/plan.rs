@@ -32,6 +32,8 @@ pub struct Options {
     pub tokenizer: Vec<(String, Value)>,
     /// Round scales, norms and base kernels that a q4nx cannot hold exactly.
     pub round_scales: bool,
+    /// Further files that were read for this run, which no output may replace.
+    pub other_inputs: Vec<PathBuf>,
     /// Where the report goes, as JSON.
     pub report: Option<PathBuf>,
     /// Replace existing outputs.
@@ -99,6 +101,8 @@ impl<'a> Plan<'a> {
         place_configs(&mut outputs, drafter);
         let mut inputs: Vec<_> = drafter.files.iter().map(|f| f.path()).collect();
         inputs.extend(drafter.config_path.as_deref());
+        inputs.extend(options.other_inputs.iter().map(PathBuf::as_path));
+        output::check_readers(&outputs, &inputs)?;
         output::check_paths(&outputs, options.report.as_deref(), &inputs, options.force)?;
         output::check_space(&outputs)?;
 

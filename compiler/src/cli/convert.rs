@@ -8,7 +8,7 @@ use formats::dflash2::names::Codebooks;
 use super::args::{CodebookStyle, Common, ConvertArgs};
 use super::exit::Outcome;
 use super::printer::Printer;
-use super::ternarize::{execute, requests, tokenizer};
+use super::ternarize::{execute, other_inputs, requests, tokenizer};
 
 /// Runs the command.
 pub(crate) fn run(
@@ -28,6 +28,7 @@ pub(crate) fn run(
         }),
         tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
         round_scales: args.round_scales,
+        other_inputs: other_inputs(&args.input, args.tokenizer.as_deref()),
         report: args.run.report.clone(),
         force: args.run.force,
         isa: common.isa(),

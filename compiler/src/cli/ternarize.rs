@@ -9,7 +9,7 @@ use super::exit::{Outcome, Usage};
 use super::printer::Printer;
 use super::{signals, summary};
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use compiler::output::{Format, Request};
 use compiler::plan::Plan;
@@ -39,6 +39,7 @@ pub(crate) fn run(
         codebooks: None,
         tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
         round_scales: false,
+        other_inputs: other_inputs(input, args.tokenizer.as_deref()),
         report: args.run.report.clone(),
         force: args.run.force,
         isa: common.isa(),
@@ -82,6 +83,17 @@ pub(crate) fn tokenizer(
         Some(path) => formats::tokenizer::gguf_keys(path, drafter.config.vocab_size)
             .with_context(|| format!("reading the tokenizer of `{}`", path.display())),
     }
+}
+
+/// Files that are read besides weights and configuration: shard indices, and the
+/// tokenizer with the configuration beside it.
+pub(crate) fn other_inputs(input: &Path, tokenizer: Option<&Path>) -> Vec<PathBuf> {
+    let mut files = vec![input.to_path_buf(), input.join("model.safetensors.index.json")];
+    if let Some(tokenizer) = tokenizer {
+        files.push(tokenizer.to_path_buf());
+        files.push(tokenizer.with_file_name("tokenizer_config.json"));
+    }
+    files
 }
 
 /// Plans, runs and reports.

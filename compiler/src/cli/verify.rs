@@ -7,7 +7,7 @@ use compiler::verify::{Comparison, Figures, Options, Verdict, Verification, veri
 use formats::dflash2::drafter::Drafter;
 
 use super::args::{Common, VerifyArgs};
-use super::exit::{Outcome, Usage};
+use super::exit::{Outcome, Usage, is_broken_pipe};
 use super::printer::Printer;
 use super::signals;
 use super::summary::size;
@@ -46,7 +46,12 @@ pub(crate) fn run(
     for note in &verification.notes {
         printer.note(note);
     }
-    printer.result(&verification, |out| text(&verification, printer.verbose(), out))?;
+    let shown = printer.result(&verification, |out| text(&verification, printer.verbose(), out));
+    match shown {
+        // The answer stays the same when nobody reads the details.
+        Err(error) if !is_broken_pipe(&error) => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
     Ok(match verification.verdict {
         Verdict::Ok => Outcome::Done,
         Verdict::No => Outcome::No,

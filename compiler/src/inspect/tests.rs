@@ -38,6 +38,7 @@ fn a_drafter_is_told_in_every_container() {
         codebooks: None,
         tokenizer: Vec::new(),
         round_scales: false,
+        other_inputs: Vec::new(),
         report: None,
         force: false,
         isa: Isa::detect(),

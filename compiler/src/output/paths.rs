@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,14 +11,13 @@ use crate::Error;
 use crate::pending::{folder_of, partial_path};
 
 /// The `config.json` of an output: beside it, unless that file is the input's own
-/// or belongs to another output; then `<stem>.config.json`, which readers look up first.
+/// or readers would find an older `<stem>.config.json` first; then it has that name.
 #[must_use]
 pub fn config_path(output: &Path, input_config: Option<&Path>) -> PathBuf {
     let plain = output.with_file_name("config.json");
-    if input_config.is_some_and(|input| same_file(input, &plain)) {
-        return named_config(output);
-    }
-    plain
+    let named = named_config(output);
+    let is_input = input_config.is_some_and(|input| same_file(input, &plain));
+    if is_input || named.exists() { named } else { plain }
 }
 
 /// `<stem>.config.json` beside an output.
@@ -69,8 +69,16 @@ pub(crate) fn check_paths(
                 Some("name a file"),
             );
         }
-        if path.file_name().is_none() {
+        let spelled = path.as_os_str().as_bytes();
+        if path.file_name().is_none() || spelled.ends_with(b"/") || spelled.ends_with(b"/.") {
             return refuse(path, "this is no file name".into(), None);
+        }
+        if path.extension().is_some_and(|e| e == "partial") {
+            return refuse(
+                path,
+                "names in .partial are kept for outputs that are not whole".into(),
+                Some("choose another name for the output"),
+            );
         }
         // Two q4nx files of one run share their config.json where it is the same.
         let place = resolved(path);
@@ -114,10 +122,50 @@ pub(crate) fn check_paths(
             Ok(meta) if meta.is_dir() => {
                 return refuse(path, "this is a folder".into(), Some("name a file in it"));
             }
+            Ok(meta) if !meta.is_file() => {
+                return refuse(
+                    path,
+                    "this is a link, pipe or device, which an output would replace".into(),
+                    Some("name a regular file"),
+                );
+            }
             Ok(_) if !force => {
                 return refuse(path, "the file exists".into(), Some("use --force to replace it"));
             }
             Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a `<stem>.config.json` that another weights file of the same stem would
+/// be read with: the input's, or another output's.
+pub(crate) fn check_readers(outputs: &[Output], inputs: &[&Path]) -> Result<(), Error> {
+    for (i, output) in outputs.iter().enumerate() {
+        let Some(config) = &output.config else { continue };
+        let named = resolved(&named_config(&output.path));
+        if resolved(&config.path) != named {
+            continue;
+        }
+        let reads = |path: &Path| resolved(&named_config(path)) == named;
+        let others = outputs
+            .iter()
+            .enumerate()
+            .filter(|(j, o)| *j != i && o.config.as_ref().is_some_and(|c| c.bytes != config.bytes));
+        let other = inputs.iter().copied().find(|input| {
+            input.extension().is_some_and(|e| e == "safetensors" || e == "q4nx") && reads(input)
+        });
+        let other = other.or_else(|| others.map(|(_, o)| o.path.as_path()).find(|p| reads(p)));
+        if let Some(other) = other {
+            return Err(Error::OutputPath {
+                path: output.path.clone(),
+                problem: format!(
+                    "its configuration would be `{}`, which `{}` would be read with too",
+                    config.path.display(),
+                    other.display()
+                ),
+                hint: Some("give the output another stem or another folder".into()),
+            });
         }
     }
     Ok(())

@@ -43,6 +43,7 @@ impl Files {
             codebooks: None,
             tokenizer: Vec::new(),
             round_scales: false,
+            other_inputs: Vec::new(),
             report: None,
             force: false,
             isa: Isa::detect(),

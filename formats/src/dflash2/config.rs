@@ -12,6 +12,7 @@
 mod fields;
 mod rotation;
 mod rules;
+mod unique;
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ pub const ARCHITECTURE: &str = "DFlash2DraftModel";
 pub const DFLASH1_ARCHITECTURE: &str = "DFlashDraftModel";
 
 /// A `config.json` larger than this is refused unread.
-pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
 /// Which context positions a layer attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +149,9 @@ impl Config {
             found,
             hint: None,
         };
+        if let Err(e) = serde_json::from_slice::<unique::Keys>(json) {
+            return Err(not_an_object(format!("a JSON error: {e}")));
+        }
         let raw = match serde_json::from_slice(json) {
             Ok(Value::Object(map)) => map,
             Ok(other) => return Err(not_an_object(fields::describe(&other))),

@@ -70,6 +70,15 @@ impl Drafter {
         let rotation = match (chunked, &config.prism_hadamard) {
             (false, None) => None,
             (true, Some(mark)) => {
+                let named = |t: &&Tensor| mark.folded.contains(&t.spec.name);
+                let matrices = opened.iter().filter(|t| t.spec.role.is_matrix());
+                if !matrices.clone().all(|t| named(&t)) || mark.folded.len() != matrices.count() {
+                    notes.push(
+                        "`prism_hadamard.folded` does not list the matrices by their names; all are \
+                         taken to be rotated"
+                            .into(),
+                    );
+                }
                 let mut signs = BTreeMap::new();
                 if mark.og_signs.iter().any(|s| *s != 1) {
                     signs.insert(config.q_width(), mark.og_signs.clone());
