@@ -126,7 +126,7 @@ fn up_304_a_report_is_an_output_like_the_others() {
             (case.input("config.json"), "this is the input"),
             (case.out("n.gguf"), "two outputs"),
             (case.out("../out/n.gguf"), "two outputs"),
-            (case.out("n.gguf.partial"), "another output passes"),
+            (case.out("n.gguf.partial"), "names in .partial"),
             (case.out("missing/report.json"), "No such file"),
             (case.out(""), "this is a folder"),
         ] {
@@ -155,7 +155,7 @@ fn up_304_an_output_does_not_pass_through_another() {
     let case = Case::new(&mini());
     for names in [["m", "m.partial"], ["m.partial", "m"]] {
         case.ternarize(&names, &["--format=pq2_0", "--format=ptq1_0", "--force"])
-            .refused(4, &["another output passes through this name"]);
+            .refused(4, &["m.partial", "names in .partial are kept"]);
     }
     assert!(case.made().is_empty());
 }
@@ -215,13 +215,63 @@ fn up_304_an_output_is_never_a_shard() {
 #[test]
 fn up_304_a_config_beside_the_input_is_never_replaced() {
     let case = Case::new(&mini());
-    let output = case.input("model.q4nx");
+    let output = case.input("ternary.q4nx");
     input_is_left_alone(&case, || {
         run(&[&case.weights(), &"--block=256", &"-o", &output]).ok();
+        // Under this name the input itself would be read with it.
+        run(&[&case.weights(), &"--block=256", &"-o", &case.input("model.q4nx")])
+            .refused(4, &["model.config.json", "model.safetensors", "would be read with too"]);
     });
     // Read back by the other name, without being told.
-    assert!(case.input("model.config.json").exists());
+    assert!(case.input("ternary.config.json").exists());
     run(&[&"convert", &output, &"-o", &case.out("m.gguf")]).ok();
+}
+
+#[test]
+fn up_304_two_outputs_of_one_stem_are_not_read_with_one_config() {
+    let case = Case::new(&mini());
+    case.ternarize(&["m.q4nx"], &[]).ok();
+    for names in [["a.q4nx", "a.safetensors"], ["a.safetensors", "a.q4nx"]] {
+        let outputs = names.map(|name| case.out(name));
+        run(&[&"convert", &case.out("m.q4nx"), &"-o", &outputs[0], &"-o", &outputs[1], &"--force"])
+            .refused(4, &["a.config.json", "would be read with too"]);
+    }
+}
+
+#[test]
+fn up_304_a_tokenizer_is_an_input_too() {
+    let case = Case::new(&mini());
+    case.ternarize(&["t.gguf"], &[]).ok();
+    let tokenizer = case.out("tokenizer_config.json");
+    fs::write(&tokenizer, "{}").unwrap();
+    // Refused for what it is not, or because it would be replaced: never replaced.
+    for output in ["t.gguf", "tokenizer_config.json"] {
+        let before = fs::read(case.out(output)).unwrap();
+        let argument = format!("--tokenizer={}", case.out("t.gguf").display());
+        run(&[
+            &case.weights(),
+            &"--block=256",
+            &"-o",
+            &case.out(output),
+            &"--format=pq2_0",
+            &argument,
+            &"--force",
+        ]);
+        assert!(fs::read(case.out(output)).unwrap() == before);
+    }
+}
+
+#[test]
+fn up_304_links_and_devices_are_not_replaced() {
+    let case = Case::new(&mini());
+    symlink("elsewhere", case.out("m.gguf")).unwrap();
+    case.ternarize(&["m.gguf"], &["--force"]).refused(4, &["m.gguf", "link, pipe or device"]);
+    fs::remove_file(case.out("m.gguf")).unwrap();
+    let victim = case.input("victim");
+    fs::write(&victim, "precious").unwrap();
+    symlink(&victim, case.out("m.gguf.partial")).unwrap();
+    case.ternarize(&["m.gguf"], &[]).refused(4, &["m.gguf", "symbolic link"]);
+    assert_eq!(fs::read(&victim).unwrap(), b"precious");
 }
 
 #[test]

@@ -70,7 +70,8 @@ pub(crate) fn check_paths(
             );
         }
         let spelled = path.as_os_str().as_bytes();
-        if path.file_name().is_none() || spelled.ends_with(b"/") || spelled.ends_with(b"/.") {
+        let as_folder = spelled.ends_with(b"/") || spelled.ends_with(b"/.");
+        if path.file_name().is_none() || (as_folder && !path.is_dir()) {
             return refuse(path, "this is no file name".into(), None);
         }
         if path.extension().is_some_and(|e| e == "partial") {
@@ -88,13 +89,6 @@ pub(crate) fn check_paths(
                 return refuse(path, "two outputs would be this file".into(), None);
             }
             continue;
-        }
-        let passes = |(p, _): &(&Path, _)| {
-            let other = resolved(p);
-            partial_path(&other) == place || other == partial_path(&place)
-        };
-        if files[..i].iter().any(passes) {
-            return refuse(path, "another output passes through this name".into(), None);
         }
         if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
             return refuse(

@@ -290,7 +290,7 @@ fn a_huge_file_is_refused_unread() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(MAX_CONFIG_BYTES + 1).unwrap();
     let error = Config::read(file.path()).unwrap_err();
-    assert!(error.to_string().contains("at most 16777216 bytes"), "{error}");
+    assert!(error.to_string().contains("at most 1048576 bytes"), "{error}");
 }
 
 #[test]
