@@ -5,6 +5,8 @@ Walsh-Hadamard transform of every BLOCK inputs. H is its own inverse, so
 W = W' H diag(s), and the same formula takes a stored embedding row back.
 """
 
+from functools import lru_cache
+
 import torch
 
 from config import BLOCK, GROUP, SIGN_SEED
@@ -12,6 +14,7 @@ from config import BLOCK, GROUP, SIGN_SEED
 SMALLEST_SCALE = 2.0**-14  # the smallest normal fp16 number
 
 
+@lru_cache
 def hadamard(size: int, dtype=torch.float32) -> torch.Tensor:
     """The normalized transform in natural (Sylvester) order."""
     matrix = torch.ones(1, 1, dtype=torch.float64)
