@@ -178,7 +178,7 @@ def propose(p: dict, head: torch.Tensor, hidden: torch.Tensor, pending: torch.Te
 
 def top(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The k largest by value, then by lower id: a stable sort, because topk promises no order."""
-    values, ids = logits.sort(-1, descending=True, stable=True)
+    values, ids = logits.sort(dim=-1, descending=True, stable=True)
     return values[..., :k], ids[..., :k]
 
 

@@ -22,7 +22,7 @@ from data import CLASSES, SHARES, Corpus
 from util import log, run_workers, use_threads, write_json
 
 PROMPTS = (32, 64, 96, 128)
-BATCH = 200
+BATCH = 400
 ROW = (len(DRAFTER.taps) + 1) * TARGET.hidden  # taps, then the final hidden
 
 
@@ -75,7 +75,7 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
             continue
         count = min(BATCH, len(ids) - begin)
         random = np.random.default_rng((options.seed, 1, number))
-        length = PROMPTS[number // workers % len(PROMPTS)]
+        length = PROMPTS[number // 2 % len(PROMPTS)]
         rows = []
         for name in random.choice(CLASSES, size=count, p=SHARES):
             rows.append(corpus.window(random, name, "train", length, 0.7 if name == "chat" else 0.1))
