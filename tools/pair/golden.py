@@ -157,7 +157,7 @@ def main() -> None:
             "drafts": [r["drafts"] for r in seven],
         }
         if number % max(options.per_class, 2) < DETAILED:
-            positions = [0, 1, length // 2, length - 1, length + count - 1]
+            positions = [0, length // 2, length - 1, length + count - 1]
             record["positions"] = positions
             target_rows[f"{number}.logits"] = run["logits"][positions].astype(np.float32)
             target_rows[f"{number}.layers"] = run["layers"][positions].astype(np.float32)

@@ -233,10 +233,12 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
                 f"{facts['prefix_selector']:.2f} among {DRAFTER.top_k}: {facts['among']:.3f} "
                 "slots " + " ".join(f"{value:.3f}" for value in facts["slots"])
             )
-        if rank == 0 and (done % 200 == 0 or done == total):
+        if rank == 0 and (done % options.save_every == 0 or done in (total, options.stop_after)):
             plain = {name: value.detach() for name, value in p.items()}
             state = {"parameters": plain, "optimizer": optimizer.state_dict(), "step": done, "total": total}
             save_atomically({**state, "history": history, "served": served}, path)
+        if done == options.stop_after:
+            return
     if rank == 0:
         write_json(
             options.work / "drafter.json",
@@ -253,6 +255,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="per worker")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save-every", type=int, default=200, help="steps between checkpoints")
+    parser.add_argument("--stop-after", type=int, help="leave after this step, to test going on")
     options = parser.parse_args()
     run_workers(options.workers, worker, options)
 

@@ -26,7 +26,6 @@ WINDOWS = 8  # per process and step
 FLOAT_SHARE = 0.2875  # of the steps before weights are quantized
 FLAT_SHARE = 0.4
 EVALUATE_EVERY = 250
-SAVE_EVERY = 100
 
 
 def loss_of(latents: dict, batch: torch.Tensor, quantize: bool) -> torch.Tensor:
@@ -123,10 +122,12 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
             held = held_out(latents, corpus, quantize, 16)
             history.append({"step": done, "ternary": quantize, "train": smooth, **held})
             log("held out: " + " ".join(f"{name} {value:.3f}" for name, value in held.items()))
-        if rank == 0 and (done % SAVE_EVERY == 0 or done == total):
+        if rank == 0 and (done % options.save_every == 0 or done in (total, options.stop_after)):
             plain = {name: p.detach() for name, p in latents.items()}
             state = {"latents": plain, "optimizer": optimizer.state_dict(), "step": done}
             save_atomically({**state, "total": total, "history": history}, path)
+        if done == options.stop_after:
+            return
     if rank == 0:
         write_json(
             options.work / "target.json",
@@ -144,6 +145,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="per worker")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--stop-after", type=int, help="leave after this step, to test going on")
     options = parser.parse_args()
     run_workers(options.workers, worker, options)
 
