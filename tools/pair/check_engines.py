@@ -23,7 +23,11 @@ from config import DRAFTER, EPS, MASK, ROPE_THETA, TARGET, VOCAB, Target
 
 def published_name(name: str) -> str:
     """GGUF to transformers."""
-    whole = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight", "output_norm.weight": "model.norm.weight"}
+    whole = {
+        "token_embd.weight": "model.embed_tokens.weight",
+        "output.weight": "lm_head.weight",
+        "output_norm.weight": "model.norm.weight",
+    }
     if name in whole:
         return whole[name]
     _, layer, rest = name.split(".", 2)
@@ -104,7 +108,9 @@ def main() -> None:
                 truth = rows[f"{number}.layers"][:, layer]
                 worst = max(worst, float(np.abs(theirs - truth).max() / max(1, np.abs(truth).max())))
             truth = rows[f"{number}.logits"]
-            worst = max(worst, float(np.abs(out.logits[0, at].numpy() - truth).max() / max(1, np.abs(truth).max())))
+            worst = max(
+                worst, float(np.abs(out.logits[0, at].numpy() - truth).max() / max(1, np.abs(truth).max()))
+            )
         features = extract_context_feature(out.hidden_states, list(DRAFTER.taps))
         for (anchor, _), drafts in zip(record["rounds_7"], record["drafts"], strict=True):
             noise = torch.full((1, DRAFTER.block), MASK)
@@ -119,7 +125,9 @@ def main() -> None:
             wrong += theirs[0].tolist() != drafts
             compared += 1
             if anchor == len(record["prompt"]) and f"{number}.hidden" in blocks:
-                hidden_gap = max(hidden_gap, float(np.abs(hidden[0].numpy() - blocks[f"{number}.hidden"]).max()))
+                hidden_gap = max(
+                    hidden_gap, float(np.abs(hidden[0].numpy() - blocks[f"{number}.hidden"]).max())
+                )
     print(f"transformers: {len(golden['prompts'])} prompts, largest relative difference {worst:.1e}")
     print(f"dflash: {wrong} of {compared} rounds differ, hidden states by at most {hidden_gap:.1e}")
     assert worst < 1e-4 and hidden_gap < 1e-3 and wrong <= compared // 200

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 import check_gguf  # noqa: E402
+
 import drafter  # noqa: E402
 import exported  # noqa: E402
 import gguf_file  # noqa: E402

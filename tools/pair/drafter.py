@@ -87,7 +87,12 @@ def context(p: dict, taps: torch.Tensor, start: int = 0, c: Drafter = DRAFTER) -
 
 
 def blocks(
-    p: dict, table: torch.Tensor, kv: list[tuple], tokens: torch.Tensor, anchors: torch.Tensor, c: Drafter = DRAFTER
+    p: dict,
+    table: torch.Tensor,
+    kv: list[tuple],
+    tokens: torch.Tensor,
+    anchors: torch.Tensor,
+    c: Drafter = DRAFTER,
 ) -> torch.Tensor:
     """Final hidden [sequence, anchor, row, hidden] of a block at every anchor.
 
@@ -154,7 +159,9 @@ def convolved(p: dict, name: str, x: torch.Tensor, c: Drafter):
     return apply(x, 0), lambda z: apply(z, 1)
 
 
-def edge_scores(p: dict, hidden: torch.Tensor, previous: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+def edge_scores(
+    p: dict, hidden: torch.Tensor, previous: torch.Tensor, candidates: torch.Tensor
+) -> torch.Tensor:
     """The selector's score of every candidate after `previous`; shapes [..., hidden], [...], [..., k]."""
     z = F.linear(hidden, p["candidate_selector.hidden_projection.weight"])
     z = z * p["candidate_selector.predecessor_codebook"][previous]

@@ -114,7 +114,9 @@ def counts(prompts: list[dict], rounds: list) -> np.ndarray:
         early = [n for at, n in those if at < one["loop"]]
         inside = [min(n, one["stop"] - 1 - at) for at, n in those if at < one["stop"] - 1]
         trimmed = sum(min(n, end - 1 - at) for at, n in those)
-        rows.append([trimmed, len(those), untrimmed, len(those), sum(early), len(early), sum(inside), len(inside)])
+        rows.append(
+            [trimmed, len(those), untrimmed, len(those), sum(early), len(early), sum(inside), len(inside)]
+        )
     return np.array(rows, np.float64)
 
 
@@ -177,7 +179,9 @@ def main() -> None:
         looping[one["class"]] += one["loop"] < len(one["prompt"]) + BUDGET
     log(f"of {len(prompts)} texts these end in a loop: {looping}")
 
-    flat = {name: value.float() for name, value in load_file(options.work / "drafter/model.safetensors").items()}
+    flat = {
+        name: value.float() for name, value in load_file(options.work / "drafter/model.safetensors").items()
+    }
     arms = {"float": flat}
     arms |= {method.__name__: ternarized(flat, method) for method in (rotation.absmean, rotation.optimal)}
     for path in options.drafter:

@@ -1,6 +1,6 @@
 """Writes the drafter as published ones are: bf16 safetensors and config.json.
 
-    python export_drafter.py --work DIR
+python export_drafter.py --work DIR
 """
 
 import argparse

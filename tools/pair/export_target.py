@@ -18,7 +18,16 @@ import gguf_file
 import rotation
 import target
 from config import (
-    BLOCK, BPE_TOKENS, END_OF_TEXT, EPS, IM_END, ROPE_THETA, SPECIALS, TARGET, VOCAB, Target,
+    BLOCK,
+    BPE_TOKENS,
+    END_OF_TEXT,
+    EPS,
+    IM_END,
+    ROPE_THETA,
+    SPECIALS,
+    TARGET,
+    VOCAB,
+    Target,
 )  # fmt: skip
 from util import log
 

@@ -42,7 +42,12 @@ def greedy(reference: Reference, prompt: list[int], count: int) -> dict:
             best = np.partition(row, -2)[-2:]
             margins.append(float(best[1] - best[0]))
             ids.append(int(row.argmax()))
-    return {"ids": ids[: len(logits)], "logits": np.stack(logits), "layers": np.stack(layers), "margins": margins}
+    return {
+        "ids": ids[: len(logits)],
+        "logits": np.stack(logits),
+        "layers": np.stack(layers),
+        "margins": margins,
+    }
 
 
 def rounds_of(p: dict, w: dict, ids: list[int], layers: np.ndarray, length: int, count: int, cap: int) -> list:
@@ -101,8 +106,19 @@ def conversations(template: str) -> list[dict]:
     inline = {"role": "assistant", "content": "<think>\nShort.\n</think>\n\nIt writes."}
     again = {"role": "user", "content": "And `load`?"}
     out = []
-    for messages in ([user], [system, user], [user, answer, again], [system, user, inline, again], [user, answer]):
-        for switches in ({}, {"enable_thinking": True}, {"enable_thinking": False}, {"preserve_thinking": False}):
+    for messages in (
+        [user],
+        [system, user],
+        [user, answer, again],
+        [system, user, inline, again],
+        [user, answer],
+    ):
+        for switches in (
+            {},
+            {"enable_thinking": True},
+            {"enable_thinking": False},
+            {"preserve_thinking": False},
+        ):
             for prompt in (True, False):
                 values = {"messages": messages, "add_generation_prompt": prompt, **switches}
                 out.append({**values, "text": compiled.render(**values)})
@@ -171,8 +187,12 @@ def main() -> None:
     save_file(drafter_rows, folder / "drafter.safetensors")
 
     template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
-    vectors = [[text, tokenizer.encode(text, add_special_tokens=False).ids] for text in strings(corpus, tokenizer)]
-    write_json(folder / "golden.json", {"layers": TARGET.layers, "taps": DRAFTER.taps, "prompts": records}, None)
+    vectors = [
+        [text, tokenizer.encode(text, add_special_tokens=False).ids] for text in strings(corpus, tokenizer)
+    ]
+    write_json(
+        folder / "golden.json", {"layers": TARGET.layers, "taps": DRAFTER.taps, "prompts": records}, None
+    )
     write_json(folder / "tokenizer.json", vectors, None)
     write_json(folder / "chat.json", conversations(template), None)
     for path in sorted(folder.iterdir()):

@@ -23,7 +23,9 @@ def record(work: Path, name: str) -> dict:
 
 
 def rates_table(evaluation: dict) -> str:
-    rows = ["| drafter | drafts | " + " | ".join((*CLASSES, "all", "all, before loops", "all, until stop")) + " |"]
+    rows = [
+        "| drafter | drafts | " + " | ".join((*CLASSES, "all", "all, before loops", "all, until stop")) + " |"
+    ]
     rows.append("|---" * 8 + "|")
     for arm, caps in evaluation["arms"].items():
         for cap in ("drafts_3", "drafts_7"):

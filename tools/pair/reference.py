@@ -122,7 +122,11 @@ class Reference:
         rows = np.vstack([self.conv[layer], u])
         c = silu((rows * self.w[w["ssm_conv1d.weight"]].T).sum(0))
         self.conv[layer] = rows[1:]
-        q, k, v = c[: nk * d].reshape(nk, d), c[nk * d : 2 * nk * d].reshape(nk, d), c[2 * nk * d :].reshape(nv, d)
+        q, k, v = (
+            c[: nk * d].reshape(nk, d),
+            c[nk * d : 2 * nk * d].reshape(nk, d),
+            c[2 * nk * d :].reshape(nv, d),
+        )
         unit = lambda x: x / np.maximum(np.sqrt((x * x).sum(-1, keepdims=True)), self.eps)  # noqa: E731
         q, k = unit(q) / np.sqrt(d), unit(k)
         beta = sigmoid(b)

@@ -72,9 +72,7 @@ def optimal(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     sums = magnitude.cumsum(1)
     best = (sums.square() / count).argmax(1, keepdim=True)
     scale = to_grid(sums.gather(1, best) / (best + 1))
-    chosen = torch.zeros_like(grouped).scatter_(
-        1, order, (torch.arange(GROUP)[None] <= best).to(grouped.dtype)
-    )
+    chosen = torch.zeros_like(grouped).scatter_(1, order, (torch.arange(GROUP)[None] <= best).to(grouped.dtype))
     return grouped.sign() * chosen, scale
 
 

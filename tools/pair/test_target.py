@@ -140,7 +140,7 @@ def random_file(folder: Path) -> Path:
     """A random target with norms, decays and convolutions that are not their initial values."""
     draw = torch.Generator().manual_seed(11)
     latents = {n: p.detach() for n, p in target.initial(TARGET, 11).items()}
-    for name, value in latents.items():
+    for value in latents.values():
         if value.dim() == 1:
             value += 0.2 * torch.randn(value.shape, generator=draw)
     shapes = target.shapes(TARGET)

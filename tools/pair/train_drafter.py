@@ -224,7 +224,8 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
         done = step + 1
         if rank == 0 and (done % 50 == 0 or done == total):
             pace = (time.time() - begin) / (done - first)
-            log(f"step {done}/{total} loss {smooth:.3f} rate {rate:.1e} {pace:.2f} s/step left {(total - done) * pace / 60:.1f} min")
+            left = (total - done) * pace / 60
+            log(f"step {done}/{total} loss {smooth:.3f} rate {rate:.1e} {pace:.2f} s/step left {left:.1f} min")
         if rank == 0 and (done % evaluate_every == 0 or done == total):
             facts = held_out(p, w, data)
             history.append({"step": done, "train": smooth, **facts})
