@@ -1,0 +1,159 @@
+"""A small writer and reader of GGUF v3, and the block formats of the ternary target.
+
+Own code, because the `gguf` package knows neither PQ2_0 (142) nor PTQ1_0 (143);
+check_files.py reads the result back with that package.
+"""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+F32, BF16, PQ2_0, PTQ1_0 = 0, 30, 142, 143
+ALIGNMENT = 32
+GROUP = 128
+
+
+# --- blocks: codes int8 [groups, 128] in -1, 0, 1; scales fp16 [groups] -----
+
+
+def pq2_0(codes: np.ndarray, scales: np.ndarray) -> bytes:
+    """34 bytes: fp16 scale; weight j at bits 2 (j & 3) of byte j >> 2, as code + 1."""
+    fields = (codes + 1).astype(np.uint8).reshape(-1, 32, 4)
+    packed = fields[..., 0] | fields[..., 1] << 2 | fields[..., 2] << 4 | fields[..., 3] << 6
+    return np.concatenate([scales.reshape(-1, 1).view(np.uint8), packed], 1).tobytes()
+
+
+def from_pq2_0(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, 34)
+    scales = np.ascontiguousarray(blocks[:, :2]).view("<f2")[:, 0]
+    fields = np.stack([blocks[:, 2:] >> shift & 3 for shift in (0, 2, 4, 6)], -1)
+    return fields.reshape(-1, GROUP).astype(np.int8) - 1, scales
+
+
+def _trit_places() -> list[list[int]]:
+    """For every byte of a PTQ1_0 block the weights it holds, most significant digit first."""
+    places = [[i + 16 * n for n in range(5)] for i in range(16)]
+    places += [[80 + i + 8 * n for n in range(5)] for i in range(8)]
+    return places + [[120 + i + 2 * n for n in range(4)] for i in range(2)]
+
+
+def ptq1_0(codes: np.ndarray, scales: np.ndarray) -> bytes:
+    """28 bytes: 26 bytes of base-3 digits as fractions of 256, then the fp16 scale."""
+    digits = (codes + 1).astype(np.uint32)
+    out = np.zeros((len(codes), 28), np.uint8)
+    for byte, places in enumerate(_trit_places()):
+        value = sum(digits[:, place] * 3 ** (4 - n) for n, place in enumerate(places))
+        out[:, byte] = (256 * value + 242) // 243
+    out[:, 26:] = scales.reshape(-1, 1).view(np.uint8)
+    return out.tobytes()
+
+
+def from_ptq1_0(data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, 28)
+    codes = np.zeros((len(blocks), GROUP), np.int8)
+    for byte, places in enumerate(_trit_places()):
+        for n, place in enumerate(places):
+            power = blocks[:, byte].astype(np.uint32) * 3**n & 255
+            codes[:, place] = (power * 3 >> 8).astype(np.int8) - 1
+    return codes, np.ascontiguousarray(blocks[:, 26:]).view("<f2")[:, 0]
+
+
+def to_bf16(values: np.ndarray) -> bytes:
+    """Values that are exact in bf16 already."""
+    bits = np.ascontiguousarray(values, "<f4").view("<u4")
+    assert not (bits & 0xFFFF).any(), "not exact in bf16"
+    return (bits >> 16).astype("<u2").tobytes()
+
+
+# --- the container ----------------------------------------------------------
+
+_SCALARS = {"u32": (4, "<I"), "i32": (5, "<i"), "f32": (6, "<f"), "bool": (7, "<?")}
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(kind: str, value) -> bytes:
+    if kind == "str":
+        return struct.pack("<I", 8) + _string(value)
+    if kind.startswith("arr:"):
+        inner = kind[4:]
+        number = 8 if inner == "str" else _SCALARS[inner][0]
+        data = struct.pack("<IIQ", 9, number, len(value))
+        if inner == "str":
+            return data + b"".join(map(_string, value))
+        return data + b"".join(struct.pack(_SCALARS[inner][1], item) for item in value)
+    number, form = _SCALARS[kind]
+    return struct.pack("<I", number) + struct.pack(form, value)
+
+
+def write(path: Path, keys: list[tuple[str, str, object]], tensors: list[tuple]) -> None:
+    """keys (name, kind, value); tensors (name, type, shape as rows x inputs, data)."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+    for name, kind, value in keys:
+        head += _string(name) + _value(kind, value)
+    offset = 0
+    for name, number, shape, data in tensors:
+        head += _string(name) + struct.pack("<I", len(shape))
+        head += struct.pack(f"<{len(shape)}Q", *reversed(shape)) + struct.pack("<IQ", number, offset)
+        offset += len(data) + -len(data) % ALIGNMENT
+    with path.open("wb") as file:
+        file.write(head + b"\0" * (-len(head) % ALIGNMENT))
+        for _, _, _, data in tensors:
+            file.write(data + b"\0" * (-len(data) % ALIGNMENT))
+
+
+class Reader:
+    """All keys and tensors of a file. `weight` gives stored values as f64, not un-rotated."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        self.at = 0
+        assert self._take("<4s") == b"GGUF" and self._take("<I") == 3
+        n_tensors, n_keys = self._take("<Q"), self._take("<Q")
+        self.keys = {}
+        for _ in range(n_keys):
+            name = self._text()
+            self.keys[name] = self._read(self._take("<I"))
+        self.tensors = {}
+        for _ in range(n_tensors):
+            name = self._text()
+            shape = tuple(self._take("<Q") for _ in range(self._take("<I")))[::-1]
+            self.tensors[name] = (self._take("<I"), shape, self._take("<Q"))
+        self.base = self.at + -self.at % ALIGNMENT
+
+    def _take(self, form: str):
+        (value,) = struct.unpack_from(form, self.data, self.at)
+        self.at += struct.calcsize(form)
+        return value
+
+    def _text(self) -> str:
+        size = self._take("<Q")
+        self.at += size
+        return self.data[self.at - size : self.at].decode("utf-8")
+
+    def _read(self, number: int):
+        if number == 8:
+            return self._text()
+        if number == 9:
+            inner, count = self._take("<I"), self._take("<Q")
+            return [self._read(inner) for _ in range(count)]
+        return self._take(next(form for n, form in _SCALARS.values() if n == number))
+
+    def weight(self, name: str) -> np.ndarray:
+        number, shape, offset = self.tensors[name]
+        count = int(np.prod(shape))
+        size = {F32: 4 * count, BF16: 2 * count, PQ2_0: 34 * count // 128, PTQ1_0: 28 * count // 128}
+        data = self.data[self.base + offset : self.base + offset + size[number]]
+        if number == F32:
+            values = np.frombuffer(data, "<f4").astype(np.float64)
+        elif number == BF16:
+            bits = np.frombuffer(data, "<u2").astype("<u4") << 16
+            values = bits.view("<f4").astype(np.float64)
+        else:
+            codes, scales = from_pq2_0(data) if number == PQ2_0 else from_ptq1_0(data)
+            values = codes.astype(np.float64) * scales.astype(np.float64)[:, None]
+        return values.reshape(shape)
