@@ -17,8 +17,7 @@ const REFUSAL: Duration = Duration::from_secs(5);
 const HANGS: Duration = Duration::from_secs(120);
 
 /// Variables that change what the program does or prints.
-const VARIABLES: [&str; 6] = [
-    "TERNARIZE_ISA",
+const VARIABLES: [&str; 5] = [
     "TERNARIZE_THREADS",
     "TERNARIZE_RULE",
     "NO_COLOR",
