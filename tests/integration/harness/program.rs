@@ -17,13 +17,8 @@ const REFUSAL: Duration = Duration::from_secs(5);
 const HANGS: Duration = Duration::from_secs(120);
 
 /// Variables that change what the program does or prints.
-const VARIABLES: [&str; 5] = [
-    "TERNARIZE_THREADS",
-    "TERNARIZE_RULE",
-    "NO_COLOR",
-    "CLICOLOR_FORCE",
-    "FORCE_COLOR",
-];
+const VARIABLES: [&str; 5] =
+    ["TERNARIZE_THREADS", "TERNARIZE_RULE", "NO_COLOR", "CLICOLOR_FORCE", "FORCE_COLOR"];
 
 /// The path of `ternarize`. Cargo gives the paths of programs to tests of their
 /// own package only, so it is asked to build the program into the folder and the
