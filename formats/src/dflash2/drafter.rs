@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::config::Config;
 use super::names::{Codebooks, TensorSpec};
-use crate::Source;
+use crate::{Error, Source, View};
 
 pub use read::Buffer;
 
@@ -139,6 +139,15 @@ impl Tensor {
     pub fn byte_len(&self) -> u64 {
         self.len
     }
+
+    /// Its bytes as they are stored: in place where the file is mapped, otherwise
+    /// a copy.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`] or [`Error::Io`].
+    pub fn view(&self) -> Result<View, Error> {
+        self.source.view(self.offset, self.len)
+    }
 }
 
 /// An opened drafter.
@@ -162,6 +171,24 @@ pub struct Drafter {
     pub files: Vec<Source>,
     /// What was normalised, skipped or looks odd, one sentence each.
     pub notes: Vec<String>,
+}
+
+impl Drafter {
+    /// The same drafter with its files mapped; see [`Source::mapped`] for the
+    /// contract.
+    ///
+    /// # Errors
+    /// As [`Source::mapped`].
+    pub fn mapped(mut self) -> Result<Self, Error> {
+        for file in &mut self.files {
+            let mapped = file.mapped()?;
+            for tensor in self.tensors.iter_mut().filter(|t| t.source.path() == file.path()) {
+                tensor.source = mapped.clone();
+            }
+            *file = mapped;
+        }
+        Ok(self)
+    }
 }
 
 /// Where the `config.json` of a weights file is looked for: `<stem>.config.json`

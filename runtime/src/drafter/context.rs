@@ -1,0 +1,71 @@
+//! What a drafter remembers: keys and values of the target's tapped states.
+
+use formats::dflash2::config::Config;
+
+use crate::kv::{KvCache, KvType};
+use crate::target::Digest;
+
+/// Context rows at consecutive positions from 0 on. A clone is a snapshot.
+///
+/// Where all layers have a window, rows that no later block can see are forgotten.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(super) layers: Vec<KvCache>,
+    pub(super) len: usize,
+    /// Rows before a block that one of its rows may see; none where a layer sees all.
+    window: Option<usize>,
+}
+
+impl Context {
+    /// No rows yet.
+    #[must_use]
+    pub fn new(config: &Config, kv: KvType) -> Self {
+        use formats::dflash2::config::LayerType;
+        let all_windowed = config.layer_types.iter().all(|ty| *ty == LayerType::Sliding);
+        let layer = |_| KvCache::new(config.kv_width(), kv);
+        Self {
+            layers: (0..config.num_hidden_layers).map(layer).collect(),
+            len: 0,
+            window: config.sliding_window.filter(|_| all_windowed).map(|w| w - 1),
+        }
+    }
+
+    /// Rows taken in; a block begins at this position.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no row was taken in.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first position that a block may see.
+    fn first(&self) -> usize {
+        self.window.map_or(0, |window| self.len.saturating_sub(window))
+    }
+
+    /// Forgets rows that no block can see, now and then: half of what is held is moved.
+    pub(super) fn trim(&mut self) {
+        let first = self.first();
+        for layer in &mut self.layers {
+            if first - layer.first() > self.len - first {
+                layer.forget_before(first);
+            }
+        }
+    }
+
+    /// BLAKE3 over the number of rows (u64, little-endian) and, layer by layer, the stored bits of
+    /// all keys, then all values, of the rows that a block may see, by position.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(self.len as u64).to_le_bytes());
+        for layer in &self.layers {
+            layer.hash(self.first(), self.len, &mut hasher);
+        }
+        hasher.finalize()
+    }
+}

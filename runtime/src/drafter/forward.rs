@@ -1,0 +1,212 @@
+//! Context rows in, a block out.
+
+use std::ops::Range;
+
+use super::block_conv::Side;
+use super::context::Context;
+use super::load::{Drafter, Layer};
+use crate::attention::attend;
+use crate::kv::KvCache;
+use crate::linear::Input;
+use crate::math::tanh;
+use crate::rope::Angles;
+use crate::rows::{Primal, Rows};
+use crate::swiglu::swiglu;
+use crate::target::Target;
+use crate::{Error, fpenv};
+
+impl Drafter {
+    /// Takes in the target's tapped states at the next positions: `[n, taps · hidden]`.
+    ///
+    /// # Errors
+    /// [`Error::FloatEnvironment`]; [`Error::NonFinite`], [`Error::Formats`] and what the backend
+    /// says, with the context as it was.
+    ///
+    /// # Panics
+    /// If the rows have another width.
+    pub fn extend(&self, context: &mut Context, taps: &Rows<Primal>) -> Result<(), Error> {
+        fpenv::check()?;
+        assert_eq!(taps.width(), self.config.fc_in());
+        let mut h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
+        self.hidden_norm.apply_each(h.data_mut());
+        let h = Input::new(&h, &self.arithmetic);
+        let start = context.len;
+        let angles: Vec<Angles> = (start..start + taps.n()).map(|p| self.rope.at(p)).collect();
+        let mut rows = Vec::with_capacity(self.layers.len());
+        for layer in &self.layers {
+            rows.push(self.keys_and_values(layer, &h, &angles)?);
+        }
+        for (cache, (k, v)) in context.layers.iter_mut().zip(&rows) {
+            k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
+        }
+        context.len += taps.n();
+        context.trim();
+        Ok(())
+    }
+
+    /// The tokens proposed after `pending`, which stands at the context's end: at most
+    /// `block_size - 1`, fewer where the drafter's longest context ends.
+    ///
+    /// # Errors
+    /// As [`Drafter::extend`]; [`Error::TokenId`].
+    pub fn draft(
+        &self,
+        context: &mut Context,
+        target: &Target,
+        pending: u32,
+    ) -> Result<Vec<u32>, Error> {
+        let room = self.config.max_position_embeddings.saturating_sub(context.len);
+        let n = self.config.block_size.min(room);
+        if n < 2 {
+            return Ok(Vec::new());
+        }
+        let hidden = self.block(context, target, pending, n)?;
+        let hidden = hidden.slice(1..n);
+        let mut logits = target.head(&hidden)?;
+        self.shape_logits(&mut logits);
+        let z = self.selector_hidden.apply(&Input::new(&hidden, &self.arithmetic))?;
+        let mut previous = pending;
+        let walk = logits.iter().zip(z.iter()).map(|(logits, z)| {
+            previous = self.selector.next(previous, logits, z);
+            previous
+        });
+        Ok(walk.collect())
+    }
+
+    /// The normed hidden states of a block of `n` rows, `[n, hidden]`.
+    ///
+    /// # Errors
+    /// As [`Drafter::draft`].
+    pub fn block(
+        &self,
+        context: &mut Context,
+        target: &Target,
+        pending: u32,
+        n: usize,
+    ) -> Result<Rows<Primal>, Error> {
+        fpenv::check()?;
+        let mut ids = vec![self.config.mask_token_id; n];
+        ids[0] = pending;
+        let mut x = target.embedding().rows(&ids)?;
+        if let Some(scale) = self.config.input_embedding_scale {
+            x.data_mut().iter_mut().for_each(|x| *x *= scale as f32);
+        }
+        let start = context.len;
+        let angles: Vec<Angles> = (start..start + n).map(|p| self.rope.at(p)).collect();
+        for (layer, cache) in self.layers.iter().zip(&mut context.layers) {
+            let result = self.layer(layer, &mut x, start, &angles, cache);
+            // The block's own keys and values are not context.
+            cache.truncate(start);
+            result?;
+        }
+        self.final_norm.apply_each(x.data_mut());
+        Ok(x)
+    }
+
+    fn layer(
+        &self,
+        layer: &Layer,
+        x: &mut Rows<Primal>,
+        start: usize,
+        angles: &[Angles],
+        cache: &mut KvCache,
+    ) -> Result<(), Error> {
+        let arithmetic = &self.arithmetic;
+        let mut a = x.clone();
+        layer.input_norm.apply_each(a.data_mut());
+        let delta = layer.attention_delta.apply(&Input::new(&a, arithmetic))?;
+        let a = layer.attention_conv.apply(&a, &delta, Side::Input);
+        let o = self.attention(layer, &a, start, angles, cache)?;
+        x.add(&layer.attention_conv.apply(&o, &delta, Side::Output));
+
+        let mut m = x.clone();
+        layer.post_attention_norm.apply_each(m.data_mut());
+        let delta = layer.mlp_delta.apply(&Input::new(&m, arithmetic))?;
+        let m = layer.mlp_conv.apply(&m, &delta, Side::Input);
+        let m = Input::new(&m, arithmetic);
+        let product = swiglu(layer.gate.apply(&m)?, &layer.up.apply(&m)?);
+        let f = layer.down.apply(&Input::new(&product, arithmetic))?;
+        x.add(&layer.mlp_conv.apply(&f, &delta, Side::Output));
+        Ok(())
+    }
+
+    /// Keys, normed and turned, and values.
+    fn keys_and_values(
+        &self,
+        layer: &Layer,
+        h: &Input<'_>,
+        angles: &[Angles],
+    ) -> Result<(Rows<Primal>, Rows<Primal>), Error> {
+        let (mut k, v) = (layer.k.apply(h)?, layer.v.apply(h)?);
+        layer.k_norm.apply_each(k.data_mut());
+        for (k, angles) in k.iter_mut().zip(angles) {
+            angles.turn_each(k, self.config.head_dim);
+        }
+        Ok((k, v))
+    }
+
+    fn attention(
+        &self,
+        layer: &Layer,
+        a: &Rows<Primal>,
+        start: usize,
+        angles: &[Angles],
+        cache: &mut KvCache,
+    ) -> Result<Rows<Primal>, Error> {
+        let c = &self.config;
+        let (n, dim) = (a.n(), c.head_dim);
+        let a = Input::new(a, &self.arithmetic);
+        let mut q = layer.q.apply(&a)?;
+        layer.q_norm.apply_each(q.data_mut());
+        let (k, v) = self.keys_and_values(layer, &a, angles)?;
+        k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
+        let scale = (1.0 / (dim as f64).sqrt()) as f32;
+        let mut out = Rows::zeroed(n, c.q_width());
+        for (i, ((q, out), angles)) in q.iter_mut().zip(out.iter_mut()).zip(angles).enumerate() {
+            angles.turn_each(q, dim);
+            let visible = visible(layer.window, layer.causal, start + i, start + n);
+            let heads = q.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
+            for (head, (q, out)) in heads.enumerate() {
+                let kv_head = head / (c.num_attention_heads / c.num_key_value_heads);
+                attend(q, cache, kv_head * dim, visible.clone(), scale, out);
+            }
+        }
+        layer.o.apply(&Input::new(&out, &self.arithmetic))
+    }
+
+    /// The head's multiplier and soft cap, where the configuration has them.
+    fn shape_logits(&self, logits: &mut Rows<Primal>) {
+        if let Some(factor) = self.config.output_multiplier {
+            logits.data_mut().iter_mut().for_each(|x| *x *= factor as f32);
+        }
+        if let Some(cap) = self.config.final_logit_softcapping {
+            let cap = cap as f32;
+            logits.data_mut().iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
+        }
+    }
+}
+
+/// Positions that the row at `position` of a block that ends at `end` sees: all before `end`, or up
+/// to itself if it is causal; with a window, those less than `window` away.
+fn visible(window: Option<usize>, causal: bool, position: usize, end: usize) -> Range<usize> {
+    let first = window.map_or(0, |w| (position + 1).saturating_sub(w));
+    let last = if causal { position + 1 } else { end };
+    first..window.map_or(last, |w| last.min(position + w))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_that_of_each_row() {
+        // Window 6, block of 4 at 13: rows see 5 positions back and the whole block.
+        assert_eq!(visible(Some(6), false, 13, 17), 8..17);
+        assert_eq!(visible(Some(6), false, 16, 17), 11..17);
+        assert_eq!(visible(Some(6), true, 13, 17), 8..14);
+        assert_eq!(visible(Some(2), false, 13, 17), 12..15);
+        assert_eq!(visible(None, false, 13, 17), 0..17);
+        assert_eq!(visible(None, true, 13, 17), 0..14);
+        assert_eq!(visible(Some(6), false, 2, 5), 0..5);
+    }
+}

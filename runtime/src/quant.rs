@@ -1,0 +1,270 @@
+//! Activations made into integers, block by block, before they meet a ternary matrix.
+//!
+//! | name | integers | scale `d` of a block of 128 |
+//! |---|---|---|
+//! | `a8` | -127..=127 | `max|x| / 127` |
+//! | `a16` | -32767..=32767 | the power of two that puts `max|x|` into `[2^14, 2^15)` |
+//! | `f32` | none | none: the values themselves, for the oracle |
+//!
+//! `q = round_half_even(x / d)`, a true division, clamped to the range. A block whose `max|x|` is
+//! below 2^-100 is all zeros with `d = 0`. Values that are no numbers are an error.
+
+use crate::Error;
+use crate::rows::{Rotated, Rows};
+use formats::GROUP;
+
+/// The arithmetic of the ternary matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ActQuant {
+    /// 8-bit integers.
+    A8,
+    /// 16-bit integers.
+    A16,
+    /// No integers: f32 activations, f64 sums. Slow; what the others approximate.
+    F32,
+}
+
+impl ActQuant {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::A8, Self::A16, Self::F32];
+
+    /// The name on command lines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::A8 => "a8",
+            Self::A16 => "a16",
+            Self::F32 => "f32",
+        }
+    }
+}
+
+impl std::fmt::Display for ActQuant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is not the name of an [`ActQuant`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown arithmetic `{found}`, expected `a8`, `a16` or `f32`")]
+pub struct ParseActQuantError {
+    found: String,
+}
+
+impl std::str::FromStr for ActQuant {
+    type Err = ParseActQuantError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|act| act.name() == text);
+        found.ok_or_else(|| ParseActQuantError { found: text.to_owned() })
+    }
+}
+
+/// Rows ready for a ternary matrix.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Activations {
+    act: ActQuant,
+    n: usize,
+    width: usize,
+    values: Values,
+}
+
+/// The values of [`Activations`], row-major.
+#[derive(Debug, Clone, PartialEq)]
+enum Values {
+    Integers {
+        /// `[n, width]`; of `a8` too, which fits.
+        q: Vec<i16>,
+        /// `[n, width / 128]`.
+        d: Vec<f32>,
+    },
+    Floats(Vec<f32>),
+}
+
+/// One row of [`Activations`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Row<'a> {
+    /// `q`: `[width]`, `d`: `[width / 128]`.
+    Integers {
+        /// The integers.
+        q: &'a [i16],
+        /// The scales of the blocks.
+        d: &'a [f32],
+    },
+    /// `[width]`.
+    Floats(&'a [f32]),
+}
+
+impl Activations {
+    /// Makes integers of `x` as `act` says.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`] at the first value that is infinite or NaN.
+    ///
+    /// # Panics
+    /// If the rows are not whole blocks of 128; shapes are checked where models are loaded.
+    pub fn new(x: &Rows<Rotated>, act: ActQuant) -> Result<Self, Error> {
+        let (n, width) = (x.n(), x.width());
+        assert!(width.is_multiple_of(GROUP), "whole blocks");
+        if let Some(at) = x.data().iter().position(|x| !x.is_finite()) {
+            return Err(Error::NonFinite { what: "activation", row: at / width, at: at % width });
+        }
+        let values = match act {
+            ActQuant::F32 => Values::Floats(x.data().to_vec()),
+            ActQuant::A8 | ActQuant::A16 => {
+                let (scale, limit): (fn(f32) -> f32, f32) = match act {
+                    ActQuant::A8 => (|max| max / 127.0, 127.0),
+                    _ => (power_of_two_scale, 32767.0),
+                };
+                let mut q = Vec::with_capacity(n * width);
+                let mut d = Vec::with_capacity(n * width / GROUP);
+                for block in x.data().as_chunks::<GROUP>().0 {
+                    let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+                    if max < TINY {
+                        d.push(0.0);
+                        q.extend([0; GROUP]);
+                        continue;
+                    }
+                    let scale = scale(max);
+                    d.push(scale);
+                    let round = |x: &f32| (x / scale).round_ties_even().clamp(-limit, limit);
+                    q.extend(block.iter().map(|x| round(x) as i16));
+                }
+                Values::Integers { q, d }
+            }
+        };
+        Ok(Self { act, n, width, values })
+    }
+
+    /// How they were made.
+    #[must_use]
+    pub fn act(&self) -> ActQuant {
+        self.act
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Values per row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Row `i`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn row(&self, i: usize) -> Row<'_> {
+        let of = |width: usize| i * width..(i + 1) * width;
+        match &self.values {
+            Values::Integers { q, d } => {
+                Row::Integers { q: &q[of(self.width)], d: &d[of(self.width / GROUP)] }
+            }
+            Values::Floats(x) => Row::Floats(&x[of(self.width)]),
+        }
+    }
+}
+
+/// 2^-100: blocks below are zero.
+const TINY: f32 = f32::from_bits((127 - 100) << 23);
+
+/// The power of two that puts `max` into `[2^14, 2^15)`; `max` is a normal number of at least 2^-100.
+fn power_of_two_scale(max: f32) -> f32 {
+    let exponent = max.to_bits() >> 23;
+    f32::from_bits((exponent - 14) << 23)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn block(values: &[f32]) -> Rows<Rotated> {
+        let mut data = vec![0.0; GROUP];
+        data[..values.len()].copy_from_slice(values);
+        Rows::from_data(GROUP, data)
+    }
+
+    fn integers(x: &Rows<Rotated>, act: ActQuant) -> (Vec<i16>, Vec<f32>) {
+        match Activations::new(x, act).unwrap().values {
+            Values::Integers { q, d } => (q, d),
+            Values::Floats(_) => unreachable!("an integer arithmetic"),
+        }
+    }
+
+    #[test]
+    fn a8_by_hand() {
+        let (q, d) = integers(&block(&[254.0, 1.0, 3.0, 5.0, -1.0, -254.0]), ActQuant::A8);
+        assert_eq!(d, [2.0]);
+        // Halves go to the even neighbour.
+        assert_eq!(q[..7], [127, 0, 2, 2, 0, -127, 0]);
+    }
+
+    #[test]
+    fn a16_by_hand() {
+        let (q, d) = integers(&block(&[1.0, -0.5, 1.99999, 3.0e-5]), ActQuant::A16);
+        assert_eq!(d, [1.0 / 16384.0]);
+        // 1.99999 lies at the top of its binade and would round up to 32768.
+        assert_eq!(q[..4], [16384, -8192, 32767, 0]);
+        let (q, d) = integers(&block(&[f32::MAX]), ActQuant::A16);
+        assert_eq!((q[0], d[0]), (32767, f32::from_bits((254 - 14) << 23)));
+    }
+
+    #[test]
+    fn tiny_blocks_are_zero() {
+        for act in [ActQuant::A8, ActQuant::A16] {
+            let below = f32::from_bits(TINY.to_bits() - 1);
+            assert_eq!(integers(&block(&[below, -below]), act), (vec![0; GROUP], vec![0.0]));
+            let (q, d) = integers(&block(&[TINY]), act);
+            assert!(q[0] > 0 && d[0] > 0.0);
+            assert_eq!(integers(&block(&[-0.0]), act), (vec![0; GROUP], vec![0.0]));
+        }
+    }
+
+    #[test]
+    fn values_that_are_no_numbers_are_refused() {
+        for act in ActQuant::ALL {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut data = vec![0.0; 2 * GROUP];
+                data[GROUP + 3] = bad;
+                let error = Activations::new(&Rows::from_data(GROUP, data), act).unwrap_err();
+                assert!(matches!(error, Error::NonFinite { row: 1, at: 3, .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for act in ActQuant::ALL {
+            assert_eq!(act.to_string().parse(), Ok(act));
+        }
+        assert!("a4".parse::<ActQuant>().unwrap_err().to_string().contains("`a4`"));
+    }
+
+    proptest! {
+        #[test]
+        fn integers_are_within_half_a_step(
+            x in prop::collection::vec(-1e3f32..1e3, GROUP), shift in -20i32..20
+        ) {
+            let x: Vec<f32> = x.iter().map(|x| x * 2.0f32.powi(shift)).collect();
+            for (act, limit) in [(ActQuant::A8, 127), (ActQuant::A16, 32767)] {
+                let (q, d) = integers(&Rows::from_data(GROUP, x.clone()), act);
+                for (q, x) in q.iter().zip(&x) {
+                    prop_assert!(q.abs() <= limit);
+                    let error = (f64::from(*q) * f64::from(d[0]) - f64::from(*x)).abs();
+                    // The clamp at the top of a binade costs up to one step.
+                    let steps = if q.abs() == 32767 { 1.0 } else { 0.500_001 };
+                    prop_assert!(error <= f64::from(d[0]) * steps);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The one generation loop, with and without speculation.
+//!
+//! A round proposes tokens, verifies them in one pass, accepts the longest prefix that the target
+//! would have chosen itself, delivers it with the target's own next token, and commits exactly what
+//! was delivered. With [`Speculation::Off`] the same loop runs with no proposals: that is plain
+//! decoding, and the oracle. Ids, logits and state are the same bits either way, because every row
+//! of a pass is computed as if it were alone and the choice at a position depends on its logits only.
+//!
+//! The token that was delivered last is *pending*: it is not part of the state until the next round
+//! takes it in. At the end of a request, by stop, budget or context, state and pending token hold
+//! exactly the prompt and the delivered tokens.
+
+mod proposer;
+mod verifier;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use crate::Error;
+use crate::rows::{Primal, Rows};
+use crate::target::{LogitRows, State, Target};
+
+pub use proposer::{DrafterProposer, Proposer};
+pub use verifier::{Greedy, Verifier};
+
+/// Whether tokens are proposed.
+#[derive(Debug)]
+pub enum Speculation<'a> {
+    /// Plain decoding.
+    Off,
+    /// At most `max` proposals a round.
+    On {
+        /// Who proposes.
+        proposer: &'a mut dyn Proposer,
+        /// The most proposals of a round.
+        max: usize,
+    },
+}
+
+/// When a request ends.
+#[derive(Debug, Clone, Default)]
+pub struct Limits {
+    /// The most tokens that are delivered; none: until the context ends.
+    pub max_tokens: Option<usize>,
+    /// Tokens that end the answer. The token itself is delivered.
+    pub stop: BTreeSet<u32>,
+    /// Positions that the state may hold; none: the target's context length.
+    pub context: Option<usize>,
+    /// Prompt tokens taken in at a time; 0: all. Changes no bit of the result.
+    pub prefill_chunk: usize,
+}
+
+/// Why a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token was delivered; also where it is the last one of the budget.
+    Stop,
+    /// The budget is used up.
+    Length,
+    /// The context is full.
+    Context,
+    /// The observer ended it.
+    Cancelled,
+}
+
+/// What happened in one round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Round {
+    /// Tokens that were proposed and verified.
+    pub drafted: usize,
+    /// Those that the target agreed with.
+    pub accepted: usize,
+    /// Tokens that were delivered: `accepted + 1`, or fewer at the end of a request.
+    pub delivered: usize,
+}
+
+/// The result of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// Delivered tokens, with the stop token if there was one.
+    pub ids: Vec<u32>,
+    /// Why there are no more.
+    pub finish: Finish,
+    /// The rounds; the first token comes from the prompt's pass and belongs to none.
+    pub rounds: Vec<Round>,
+}
+
+/// Follows a request. Every method may do nothing.
+pub trait Observer {
+    /// A token is delivered; `logits` are those it was chosen from. Breaking ends the request after
+    /// this token.
+    fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
+        let _ = (id, logits);
+        ControlFlow::Continue(())
+    }
+
+    /// The state has taken in what was delivered, up to `pending`.
+    fn committed(&mut self, state: &State, pending: u32) {
+        let _ = (state, pending);
+    }
+}
+
+/// Observes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {}
+
+/// A conversation: the target's state, and the token that it has not taken in yet.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// What was taken in.
+    pub state: State,
+    /// Delivered last, to be taken in by the next round.
+    pub pending: Option<u32>,
+}
+
+impl Session {
+    /// Takes in `prompt` (after the pending token, if there is one) and generates until a limit is
+    /// reached.
+    ///
+    /// # Errors
+    /// [`Error::EmptyPrompt`] when nothing is there to continue; [`Error::ContextFull`] when the
+    /// prompt does not fit; [`Error::NonFinite`] for logits that are no numbers; what target and
+    /// proposer say. After an error the session can no longer be used.
+    pub fn generate(
+        &mut self,
+        target: &Target,
+        prompt: &[u32],
+        limits: &Limits,
+        verifier: &mut dyn Verifier,
+        speculation: Speculation<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Generated, Error> {
+        let context = limits.context.unwrap_or(usize::MAX).min(target.config().context_length);
+        let mut run = Run { target, limits, verifier, speculation, observer, ids: Vec::new() };
+        let logits = run.prefill(self, prompt, context)?;
+        let mut rounds = Vec::new();
+        if limits.max_tokens == Some(0) {
+            return Ok(Generated { ids: Vec::new(), finish: Finish::Length, rounds });
+        }
+        let first = run.verifier.choose(logits.row(0), self.state.len())?;
+        let mut finish = run.deliver(first, logits.row(0));
+        self.pending = Some(first);
+        run.observer.committed(&self.state, first);
+        while finish.is_none() {
+            if self.state.len() >= context {
+                finish = Some(Finish::Context);
+                break;
+            }
+            let (round, end) = run.round(self, context)?;
+            rounds.push(round);
+            finish = end;
+        }
+        let finish = finish.unwrap_or(Finish::Length);
+        Ok(Generated { ids: run.ids, finish, rounds })
+    }
+}
+
+struct Run<'a, 's> {
+    target: &'a Target,
+    limits: &'a Limits,
+    verifier: &'a mut dyn Verifier,
+    speculation: Speculation<'s>,
+    observer: &'a mut dyn Observer,
+    ids: Vec<u32>,
+}
+
+impl Run<'_, '_> {
+    fn taps(&self) -> Vec<usize> {
+        match &self.speculation {
+            Speculation::Off => Vec::new(),
+            Speculation::On { proposer, .. } => proposer.taps().to_vec(),
+        }
+    }
+
+    /// Gives the taps of tokens that were taken in to the proposer.
+    fn extend(&mut self, taps: Option<Rows<Primal>>) -> Result<(), Error> {
+        match (&mut self.speculation, taps) {
+            (Speculation::On { proposer, .. }, Some(taps)) => proposer.extend(&taps),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the prompt in; gives the logits after its last token, `[1, vocab]`.
+    fn prefill(
+        &mut self,
+        session: &mut Session,
+        prompt: &[u32],
+        context: usize,
+    ) -> Result<Rows<Primal>, Error> {
+        let ids: Vec<u32> =
+            session.pending.take().into_iter().chain(prompt.iter().copied()).collect();
+        let needed = session.state.len().saturating_add(ids.len());
+        if needed > context {
+            return Err(Error::ContextFull { needed, limit: context });
+        }
+        let taps = self.taps();
+        let chunk =
+            if self.limits.prefill_chunk == 0 { ids.len() } else { self.limits.prefill_chunk };
+        let mut logits = None;
+        let n_chunks = ids.len().div_ceil(chunk.max(1));
+        for (i, ids) in ids.chunks(chunk.max(1)).enumerate() {
+            let rows = if i + 1 == n_chunks { LogitRows::Last } else { LogitRows::None };
+            let pass = self.target.advance(&mut session.state, ids, &taps, rows)?;
+            self.extend(pass.taps)?;
+            logits = pass.logits;
+        }
+        logits.ok_or(Error::EmptyPrompt)
+    }
+
+    /// Delivers a token; says whether the request ends with it.
+    fn deliver(&mut self, id: u32, logits: &[f32]) -> Option<Finish> {
+        self.ids.push(id);
+        let cancelled = self.observer.token(id, logits).is_break();
+        if self.limits.stop.contains(&id) {
+            Some(Finish::Stop)
+        } else if self.limits.max_tokens.is_some_and(|max| self.ids.len() >= max) {
+            Some(Finish::Length)
+        } else if cancelled {
+            Some(Finish::Cancelled)
+        } else {
+            None
+        }
+    }
+
+    /// Proposals for this round: no more than the budget and the context can use.
+    fn propose(
+        &mut self,
+        session: &Session,
+        pending: u32,
+        context: usize,
+    ) -> Result<Vec<u32>, Error> {
+        let Speculation::On { proposer, max } = &mut self.speculation else {
+            return Ok(Vec::new());
+        };
+        // A pass of 1 + n tokens delivers up to 1 + n tokens and holds as many positions.
+        let budget = self.limits.max_tokens.map_or(usize::MAX, |max| max - self.ids.len());
+        let room = context - session.state.len();
+        let n = (*max).min(budget - 1).min(room - 1);
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        let mut drafts = proposer.propose(self.target, pending, n)?;
+        drafts.truncate(n);
+        Ok(drafts)
+    }
+
+    fn round(
+        &mut self,
+        session: &mut Session,
+        context: usize,
+    ) -> Result<(Round, Option<Finish>), Error> {
+        let pending = session.pending.ok_or(Error::EmptyPrompt)?;
+        let drafts = self.propose(session, pending, context)?;
+        let mut ids = vec![pending];
+        ids.extend(&drafts);
+        let (pass, verified) = self.target.verify(&mut session.state, &ids, &self.taps())?;
+        let logits = pass.logits.ok_or(Error::EmptyPrompt)?;
+
+        let position = session.state.len() + 1;
+        let (mut n, mut finish) = (0, None);
+        let mut next = pending;
+        while finish.is_none() {
+            next = self.verifier.choose(logits.row(n), position + n)?;
+            finish = self.deliver(next, logits.row(n));
+            n += 1;
+            if drafts.get(n - 1) != Some(&next) {
+                break;
+            }
+        }
+        // The last token that was delivered stays pending; its predecessors are taken in.
+        session.state.commit(&verified, n);
+        session.pending = Some(next);
+        self.extend(pass.taps.map(|taps| taps.slice(0..n)))?;
+        self.observer.committed(&session.state, next);
+        let agreed = drafts.iter().zip(&self.ids[self.ids.len() - n..]);
+        let accepted = agreed.take_while(|(draft, id)| draft == id).count();
+        Ok((Round { drafted: drafts.len(), accepted, delivered: n }, finish))
+    }
+}

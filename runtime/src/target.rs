@@ -1,0 +1,27 @@
+//! The target: a `qwen35` model, a stack of gated-delta-net and full-attention layers.
+//!
+//! ```text
+//! x = embedding[id]
+//! per layer:   x += mixer(rms(x, attn_norm))
+//!              x += down · (silu(gate · h) ⊙ (up · h)),  h = rms(x, post_attention_norm)
+//! logits = head · rms(x, output_norm)
+//! ```
+//!
+//! The residual stream is in the primal basis; rotation happens at each rotated matrix. Every row is
+//! computed as if it were alone, so how tokens are grouped into calls changes no bit.
+//!
+//! A [`State`] is moved on in one of two ways: [`Target::advance`] takes tokens in for good;
+//! [`Target::verify`] computes rows for tokens that may be taken back, and [`State::commit`] keeps
+//! the first of them, by replaying their updates from the untouched state.
+
+mod config;
+mod forward;
+mod hadamard_keys;
+mod load;
+mod state;
+mod tensors;
+
+pub use config::{Config, Gdn, LayerKind};
+pub use forward::{LogitRows, Pass, Verified};
+pub use load::Target;
+pub use state::{Digest, State};

@@ -1,0 +1,242 @@
+//! Loading: from a GGUF to matrices that lie where they are in the file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use formats::Source;
+use formats::gguf::File;
+use hadamard::Isa;
+
+use super::config::{Config, LayerKind};
+use super::hadamard_keys::Hadamard;
+use super::tensors::{Stored, Tensors};
+use crate::Error;
+use crate::backend::Backend;
+use crate::embedding::{Embedding, Table};
+use crate::gdn::CausalConv;
+use crate::linear::{Arithmetic, Linear};
+use crate::norm::RmsNorm;
+use crate::quant::ActQuant;
+use crate::rope::Rope;
+use crate::rotation::Rotation;
+
+/// A loaded target. It has no state of its own: that is a [`super::State`].
+#[derive(Debug)]
+pub struct Target {
+    pub(super) config: Config,
+    pub(super) arithmetic: Arithmetic,
+    pub(super) embedding: Embedding,
+    pub(super) layers: Vec<Layer>,
+    pub(super) output_norm: RmsNorm,
+    pub(super) head: Linear,
+    pub(super) rope: Rope,
+    pub(super) v_grouped: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) attn_norm: RmsNorm,
+    pub(super) mixer: Mixer,
+    pub(super) post_attention_norm: RmsNorm,
+    pub(super) gate: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+}
+
+#[derive(Debug)]
+pub(super) enum Mixer {
+    Attention(Attention),
+    Gdn(Gdn),
+}
+
+#[derive(Debug)]
+pub(super) struct Attention {
+    /// Per head: query, then gate.
+    pub(super) q: Linear,
+    pub(super) k: Linear,
+    pub(super) v: Linear,
+    pub(super) output: Linear,
+    pub(super) q_norm: RmsNorm,
+    pub(super) k_norm: RmsNorm,
+}
+
+#[derive(Debug)]
+pub(super) struct Gdn {
+    pub(super) qkv: Linear,
+    pub(super) gate: Linear,
+    pub(super) alpha: Linear,
+    pub(super) beta: Linear,
+    pub(super) out: Linear,
+    pub(super) conv: CausalConv,
+    /// `-exp(A_log)`, `[value_heads]`.
+    pub(super) a: Vec<f32>,
+    /// Added to alpha, `[value_heads]`.
+    pub(super) dt: Vec<f32>,
+    pub(super) norm: RmsNorm,
+}
+
+impl Target {
+    /// Loads the GGUF at `path`; its weights are mapped.
+    ///
+    /// # Errors
+    /// [`Error::Formats`] for every rule of the container, the model or its rotation that is broken,
+    /// naming key or tensor; what the backend says of a matrix.
+    pub fn open(
+        path: &Path,
+        act: ActQuant,
+        isa: Isa,
+        backend: &dyn Backend,
+    ) -> Result<Self, Error> {
+        Self::load(Source::map(path)?, act, isa, backend)
+    }
+
+    /// Loads a GGUF from any source. Of one that is read at positions, the weights are copied.
+    ///
+    /// # Errors
+    /// As [`Target::open`].
+    pub fn load(
+        source: Source,
+        act: ActQuant,
+        isa: Isa,
+        backend: &dyn Backend,
+    ) -> Result<Self, Error> {
+        let file = File::open(source)?;
+        let config = Config::from_gguf(&file)?;
+        let hadamard = Hadamard::from_gguf(&file)?;
+        let rotation = match &hadamard {
+            None => None,
+            Some(h) => Some(Arc::new(Rotation::new(h.block, h.signs.clone(), isa)?)),
+        };
+        let loader =
+            Loader { tensors: Tensors { file: &file }, hadamard: hadamard.as_ref(), backend };
+        let (embedding, head) = loader.vocabulary(&config, rotation.as_ref())?;
+        let layers = (0..config.layers.len()).map(|n| loader.layer(&config, n));
+        Ok(Self {
+            layers: layers.collect::<Result<_, _>>()?,
+            output_norm: loader.norm("output_norm.weight", config.hidden, &config)?,
+            embedding,
+            head,
+            rope: Rope::new(config.rope_theta, config.rope_dims),
+            v_grouped: hadamard.as_ref().is_some_and(|h| h.v_grouped),
+            arithmetic: Arithmetic { act, rotation },
+            config,
+        })
+    }
+
+    /// Its dimensions.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Number of tokens, padding included.
+    #[must_use]
+    pub fn vocab(&self) -> usize {
+        self.embedding.vocab()
+    }
+
+    /// The embedding, which the drafter borrows.
+    #[must_use]
+    pub fn embedding(&self) -> &Embedding {
+        &self.embedding
+    }
+
+    /// The arithmetic of its matrices.
+    #[must_use]
+    pub fn arithmetic(&self) -> &Arithmetic {
+        &self.arithmetic
+    }
+}
+
+struct Loader<'a> {
+    tensors: Tensors<'a>,
+    hadamard: Option<&'a Hadamard>,
+    backend: &'a dyn Backend,
+}
+
+impl Loader<'_> {
+    fn linear(&self, name: &str, out: usize, inputs: usize) -> Result<Linear, Error> {
+        let rotated = self.hadamard.is_some_and(|h| h.forward.contains(name));
+        self.tensors.matrix(name, out, inputs)?.linear(rotated, self.backend)
+    }
+
+    fn norm(&self, name: &str, width: usize, config: &Config) -> Result<RmsNorm, Error> {
+        Ok(RmsNorm::new(self.tensors.values(name, &[width])?, config.eps))
+    }
+
+    /// Embedding and head; a file without a head uses the embedding for both.
+    fn vocabulary(
+        &self,
+        config: &Config,
+        rotation: Option<&Arc<Rotation>>,
+    ) -> Result<(Embedding, Linear), Error> {
+        const EMBEDDING: &str = "token_embd.weight";
+        const HEAD: &str = "output.weight";
+        let file = self.tensors.file;
+        let vocab = file.tensor(EMBEDDING).and_then(|t| t.dims.get(1)).map_or(1, |d| *d as usize);
+        let table = self.tensors.matrix(EMBEDDING, vocab, config.hidden)?;
+        let rotated = self.hadamard.is_some_and(|h| h.embedding);
+        if matches!(table, Stored::Ternary(_)) && !rotated {
+            return Err(super::config::fault(
+                file,
+                "prism.hadamard.inverse_weight_names",
+                format!("the ternary `{EMBEDDING}`"),
+                "nothing",
+            )
+            .into());
+        }
+        let head = if file.tensor(HEAD).is_some() {
+            self.linear(HEAD, vocab, config.hidden)?
+        } else {
+            // Its rows are rotated as those of a head are: both are R applied to the row.
+            self.tensors.matrix(EMBEDDING, vocab, config.hidden)?.linear(rotated, self.backend)?
+        };
+        let table = match table {
+            Stored::Ternary(matrix) => Table::Ternary(matrix),
+            Stored::Float(matrix) => Table::Float(matrix),
+        };
+        Ok((Embedding::new(table, rotation.filter(|_| rotated).cloned()), head))
+    }
+
+    fn layer(&self, c: &Config, n: usize) -> Result<Layer, Error> {
+        let name = |suffix: &str| format!("blk.{n}.{suffix}");
+        let linear =
+            |suffix: &str, out: usize, inputs: usize| self.linear(&name(suffix), out, inputs);
+        let norm = |suffix: &str, width: usize| self.norm(&name(suffix), width, c);
+        let mixer = match c.layers[n] {
+            LayerKind::Attention => Mixer::Attention(Attention {
+                q: linear("attn_q.weight", 2 * c.q_width(), c.hidden)?,
+                k: linear("attn_k.weight", c.kv_width(), c.hidden)?,
+                v: linear("attn_v.weight", c.kv_width(), c.hidden)?,
+                output: linear("attn_output.weight", c.hidden, c.q_width())?,
+                q_norm: norm("attn_q_norm.weight", c.head_dim)?,
+                k_norm: norm("attn_k_norm.weight", c.head_dim)?,
+            }),
+            LayerKind::Gdn => {
+                let gdn = c.gdn;
+                let values =
+                    |suffix: &str, dims: &[usize]| self.tensors.values(&name(suffix), dims);
+                let conv = values("ssm_conv1d.weight", &[gdn.conv_kernel, gdn.channels()])?;
+                Mixer::Gdn(Gdn {
+                    qkv: linear("attn_qkv.weight", gdn.channels(), c.hidden)?,
+                    gate: linear("attn_gate.weight", gdn.inner(), c.hidden)?,
+                    alpha: linear("ssm_alpha.weight", gdn.value_heads, c.hidden)?,
+                    beta: linear("ssm_beta.weight", gdn.value_heads, c.hidden)?,
+                    out: linear("ssm_out.weight", c.hidden, gdn.inner())?,
+                    conv: CausalConv::new(gdn.channels(), conv),
+                    a: values("ssm_a", &[gdn.value_heads])?,
+                    dt: values("ssm_dt.bias", &[gdn.value_heads])?,
+                    norm: norm("ssm_norm.weight", gdn.head_dim)?,
+                })
+            }
+        };
+        Ok(Layer {
+            attn_norm: norm("attn_norm.weight", c.hidden)?,
+            mixer,
+            post_attention_norm: norm("post_attention_norm.weight", c.hidden)?,
+            gate: linear("ffn_gate.weight", c.feed_forward, c.hidden)?,
+            up: linear("ffn_up.weight", c.feed_forward, c.hidden)?,
+            down: linear("ffn_down.weight", c.hidden, c.feed_forward)?,
+        })
+    }
+}

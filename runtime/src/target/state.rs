@@ -1,0 +1,127 @@
+//! What a target remembers of the tokens it has taken in.
+
+use super::config::{Config, LayerKind};
+use super::forward::Verified;
+use crate::Error;
+use crate::gdn::{DeltaState, shift};
+use crate::kv::{KvCache, KvType};
+
+/// A hash of a state: equal states have equal digests.
+pub type Digest = blake3::Hash;
+
+/// Keys, values and recurrent states after some number of tokens. A clone is a snapshot.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub(super) len: usize,
+    layers: Vec<LayerState>,
+    /// A pass began and did not end: some layers have taken its tokens in, others have not.
+    broken: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum LayerState {
+    Attention(KvCache),
+    Gdn(GdnState),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct GdnState {
+    /// Inputs of the convolution, `[taps - 1, channels]`, oldest first.
+    pub(super) history: Vec<f32>,
+    pub(super) delta: DeltaState,
+}
+
+impl State {
+    /// No tokens yet.
+    #[must_use]
+    pub fn new(config: &Config, kv: KvType) -> Self {
+        let layer = |kind: &LayerKind| match kind {
+            LayerKind::Attention => LayerState::Attention(KvCache::new(config.kv_width(), kv)),
+            LayerKind::Gdn => LayerState::Gdn(GdnState {
+                history: vec![0.0; (config.gdn.conv_kernel - 1) * config.gdn.channels()],
+                delta: DeltaState::new(config.gdn.value_heads, config.gdn.head_dim),
+            }),
+        };
+        Self { len: 0, layers: config.layers.iter().map(layer).collect(), broken: false }
+    }
+
+    /// Tokens taken in; the next one has this position.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no token was taken in.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The layers for a pass. Rows of an earlier pass that were not committed are dropped.
+    pub(super) fn begin(&mut self) -> Result<&mut [LayerState], Error> {
+        if self.broken {
+            return Err(Error::BrokenState);
+        }
+        self.truncate(self.len);
+        self.broken = true;
+        Ok(&mut self.layers)
+    }
+
+    pub(super) fn end(&mut self) {
+        self.broken = false;
+    }
+
+    /// Keys and values before `end` only.
+    fn truncate(&mut self, end: usize) {
+        for layer in &mut self.layers {
+            if let LayerState::Attention(cache) = layer {
+                cache.truncate(end);
+            }
+        }
+    }
+
+    /// Takes in the first `n` tokens of a verified pass: their keys and values stay, their updates of
+    /// the recurrent states are replayed.
+    ///
+    /// # Panics
+    /// If the pass has fewer rows, or is not the last one that was computed from this state.
+    pub fn commit(&mut self, verified: &Verified, n: usize) {
+        assert!(verified.start == self.len && n <= verified.n, "a pass of this state");
+        self.truncate(self.len + n);
+        let states = self.layers.iter_mut().filter_map(|layer| match layer {
+            LayerState::Gdn(state) => Some(state),
+            LayerState::Attention(_) => None,
+        });
+        for (state, tokens) in states.zip(&verified.gdn) {
+            for token in &tokens[..n] {
+                shift(&mut state.history, &token.u);
+                state.delta.update(&token.update);
+            }
+        }
+        self.len += n;
+    }
+
+    /// The digest of this state and of the token that was delivered last but not taken in yet.
+    ///
+    /// BLAKE3 over, little-endian: the number of tokens (u64); the pending id (u32, all ones for
+    /// none); then layer by layer, for attention the stored bits of all keys, then of all values, by
+    /// position; for a delta net the inputs of the convolution, oldest first, then the state, per
+    /// value head `[key, value]`.
+    #[must_use]
+    pub fn digest(&self, pending: Option<u32>) -> Digest {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&(self.len as u64).to_le_bytes());
+        hasher.update(&pending.unwrap_or(u32::MAX).to_le_bytes());
+        for layer in &self.layers {
+            match layer {
+                LayerState::Attention(cache) => cache.hash(0, self.len, &mut hasher),
+                LayerState::Gdn(state) => {
+                    for x in state.history.iter().chain(state.delta.values()) {
+                        hasher.update(&x.to_le_bytes());
+                    }
+                }
+            }
+        }
+        hasher.finalize()
+    }
+}

@@ -1,0 +1,412 @@
+//! Speculation changes nothing: ids, logits bits and state digests against plain decoding.
+
+#![allow(clippy::unwrap_used, reason = "tests, which clippy does not see in helpers")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use formats::gguf::GgmlType;
+use hadamard::Isa;
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use runtime::Error;
+use runtime::backend::Cpu;
+use runtime::drafter::{Context, Drafter};
+use runtime::kv::KvType;
+use runtime::quant::ActQuant;
+use runtime::round::{
+    DrafterProposer, Finish, Generated, Greedy, Limits, Observer, Proposer, Session, Speculation,
+    Unobserved,
+};
+use runtime::rows::{Primal, Rows};
+use runtime::target::{Digest, LogitRows, State, Target};
+use support::drafter::{Kind, config, write};
+use support::{Shape, Storage, noise};
+
+static MINI: LazyLock<Target> = LazyLock::new(|| target(&Shape::mini(), ActQuant::A8));
+
+fn target(shape: &Shape, act: ActQuant) -> Target {
+    let source = noise(shape, Storage::Pq2_0, 7).source();
+    Target::load(source, act, Isa::detect(), &Cpu).unwrap()
+}
+
+fn drafter(shape: &Shape, target: &Target) -> Drafter {
+    let dir = tempfile::tempdir().unwrap();
+    let path = write(dir.path(), &config(shape), Kind::Gguf(GgmlType::PQ2_0), shape.block, 3);
+    Drafter::open(&path, None, target, ActQuant::A8, Isa::detect(), &Cpu).unwrap()
+}
+
+fn session(target: &Target) -> Session {
+    Session { state: State::new(target.config(), KvType::F16), pending: None }
+}
+
+/// Everything that must not depend on speculation.
+#[derive(Debug, Default)]
+struct Trace {
+    ids: Vec<u32>,
+    logits: Vec<Vec<u32>>,
+    /// After how many delivered tokens, and the digest then.
+    digests: Vec<(usize, Digest)>,
+}
+
+impl Observer for Trace {
+    fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
+        self.ids.push(id);
+        self.logits.push(logits.iter().map(|x| x.to_bits()).collect());
+        ControlFlow::Continue(())
+    }
+
+    fn committed(&mut self, state: &State, pending: u32) {
+        self.digests.push((self.ids.len(), state.digest(Some(pending))));
+    }
+}
+
+fn run(
+    target: &Target,
+    prompt: &[u32],
+    limits: &Limits,
+    speculation: Speculation<'_>,
+) -> (Generated, Trace) {
+    let mut trace = Trace::default();
+    let mut session = session(target);
+    let generated =
+        session.generate(target, prompt, limits, &mut Greedy, speculation, &mut trace).unwrap();
+    assert_eq!(generated.ids, trace.ids);
+    (generated, trace)
+}
+
+/// Each digest of `found` is the one that plain decoding has after as many tokens.
+fn assert_same(plain: &Trace, found: &Trace) {
+    assert_eq!(plain.ids, found.ids);
+    assert!(plain.logits == found.logits, "logits differ");
+    for (n, digest) in &found.digests {
+        let (_, expected) = plain.digests.iter().find(|(m, _)| m == n).unwrap();
+        assert_eq!(expected, digest, "state after {n} tokens");
+    }
+}
+
+/// How a scripted proposer chooses, knowing what the target will say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    Right,
+    Random,
+    SecondBest,
+    Alternating,
+    /// Right for a number of tokens that changes from round to round.
+    Sometimes,
+    /// Says nothing every other round.
+    Silent,
+    /// More tokens than it was asked for.
+    TooMany,
+}
+
+const HABITS: [Habit; 7] = [
+    Habit::Right,
+    Habit::Random,
+    Habit::SecondBest,
+    Habit::Alternating,
+    Habit::Sometimes,
+    Habit::Silent,
+    Habit::TooMany,
+];
+
+#[derive(Debug)]
+struct Scripted {
+    habit: Habit,
+    /// Ids and second choices of plain decoding.
+    right: Vec<(u32, u32)>,
+    vocab: u32,
+    rng: ChaCha8Rng,
+    prompt: usize,
+    taken_in: usize,
+    rounds: usize,
+}
+
+impl Scripted {
+    fn new(habit: Habit, plain: &Trace, vocab: usize, prompt: usize) -> Self {
+        let second = |(id, logits): (&u32, &Vec<u32>)| {
+            let mut best = (0, f32::NEG_INFINITY);
+            for (i, bits) in logits.iter().enumerate().filter(|(i, _)| *i as u32 != *id) {
+                if f32::from_bits(*bits) > best.1 {
+                    best = (i as u32, f32::from_bits(*bits));
+                }
+            }
+            (*id, best.0)
+        };
+        let right = plain.ids.iter().zip(&plain.logits).map(second).collect();
+        let rng = ChaCha8Rng::seed_from_u64(1);
+        Self { habit, right, vocab: vocab as u32, rng, prompt, taken_in: 0, rounds: 0 }
+    }
+}
+
+impl Proposer for Scripted {
+    fn taps(&self) -> &[usize] {
+        &[0]
+    }
+
+    fn extend(&mut self, taps: &Rows<Primal>) -> Result<(), Error> {
+        self.taken_in += taps.n();
+        Ok(())
+    }
+
+    fn propose(&mut self, _: &Target, pending: u32, max: usize) -> Result<Vec<u32>, Error> {
+        self.rounds += 1;
+        // Taken in: the prompt and all delivered tokens but the pending one.
+        let done = self.taken_in - self.prompt + 1;
+        assert_eq!(self.right[done - 1].0, pending);
+        let n = match self.habit {
+            Habit::Silent if self.rounds.is_multiple_of(2) => 0,
+            Habit::TooMany => max + 5,
+            _ => max,
+        };
+        let id = |i: usize| {
+            let (right, second) = self.right.get(done + i).copied().unwrap_or((0, 1));
+            match self.habit {
+                Habit::Random => self.rng.random_range(0..self.vocab),
+                Habit::SecondBest => second,
+                Habit::Alternating if i % 2 == 1 => second,
+                Habit::Sometimes if i >= self.rounds * 3 % 8 => second,
+                _ => right,
+            }
+        };
+        Ok((0..n).map(id).collect())
+    }
+}
+
+fn budget(n: usize) -> Limits {
+    Limits { max_tokens: Some(n), ..Limits::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Any habit, any draft length, any chunking of the prompt, any budget, any stop token.
+    #[test]
+    fn scripted_proposers_change_nothing(
+        prompt in prop::collection::vec(0u32..64, 1..24),
+        habit in prop::sample::select(&HABITS[..]),
+        max in 0usize..8,
+        chunk in 0usize..10,
+        n in 1usize..30,
+        stop_at in 0usize..40,
+    ) {
+        let (_, free) = run(&MINI, &prompt, &budget(n), Speculation::Off);
+        let stop: BTreeSet<u32> = free.ids.get(stop_at).copied().into_iter().collect();
+        let limits = Limits { stop, ..budget(n) };
+        let (expected, plain) = run(&MINI, &prompt, &limits, Speculation::Off);
+        prop_assert!(expected.rounds.iter().all(|round| round.drafted == 0 && round.delivered == 1));
+        let limits = Limits { prefill_chunk: chunk, ..limits };
+        let mut proposer = Scripted::new(habit, &free, MINI.vocab(), prompt.len());
+        let speculation = Speculation::On { proposer: &mut proposer, max };
+        let (found, trace) = run(&MINI, &prompt, &limits, speculation);
+        assert_same(&plain, &trace);
+        prop_assert_eq!(found.finish, expected.finish);
+        let delivered: usize = found.rounds.iter().map(|round| round.delivered).sum();
+        prop_assert_eq!(1 + delivered, found.ids.len());
+        // The rows that the proposer saw are those of the state at the end.
+        prop_assert_eq!(proposer.taken_in, prompt.len() + found.ids.len() - 1);
+    }
+}
+
+#[test]
+fn a_drafter_changes_nothing_at_any_draft_length() {
+    for (shape, act, n) in [
+        (Shape::mini(), ActQuant::A16, 24),
+        (Shape::mini(), ActQuant::F32, 12),
+        (Shape::tiny(), ActQuant::A8, 10),
+    ] {
+        let target = target(&shape, act);
+        let drafter = drafter(&shape, &target);
+        let prompt: Vec<u32> = (0..17).map(|i| (i * i) % 60).collect();
+        let (_, plain) = run(&target, &prompt, &budget(n), Speculation::Off);
+        let mut contexts = Vec::new();
+        for max in 0..8 {
+            for chunk in if max == 3 { vec![0, 1, 5] } else { vec![0] } {
+                let context = Context::new(drafter.config(), KvType::F16);
+                let mut proposer = DrafterProposer { drafter: &drafter, context };
+                let limits = Limits { prefill_chunk: chunk, ..budget(n) };
+                let speculation = Speculation::On { proposer: &mut proposer, max };
+                let (_, trace) = run(&target, &prompt, &limits, speculation);
+                assert_same(&plain, &trace);
+                contexts.push(proposer.context.digest());
+            }
+        }
+        assert!(contexts.iter().all(|digest| *digest == contexts[0]));
+    }
+}
+
+#[test]
+fn budgets_are_exact() {
+    let prompt = [3, 1, 4, 1, 5];
+    let (_, long) = run(&MINI, &prompt, &budget(32), Speculation::Off);
+    for n in 0..=20 {
+        for max in 0..8 {
+            for habit in [Habit::Right, Habit::Alternating] {
+                let mut proposer = Scripted::new(habit, &long, MINI.vocab(), prompt.len());
+                let speculation = Speculation::On { proposer: &mut proposer, max };
+                let (found, trace) = run(&MINI, &prompt, &budget(n), speculation);
+                assert_eq!((found.ids.len(), found.finish), (n, Finish::Length));
+                assert_eq!(found.ids, long.ids[..n]);
+                if let Some((m, digest)) = trace.digests.last() {
+                    assert_eq!((*m, long.digests[n - 1].1), (n, *digest));
+                }
+            }
+        }
+    }
+}
+
+/// A budget of 0 takes the prompt in and leaves a session that can go on.
+#[test]
+fn a_budget_of_zero_delivers_nothing() {
+    let mut session = session(&MINI);
+    let mut generate = |prompt: &[u32], n: usize| {
+        session
+            .generate(&MINI, prompt, &budget(n), &mut Greedy, Speculation::Off, &mut Unobserved)
+            .unwrap()
+    };
+    let none = generate(&[3, 1], 0);
+    assert_eq!((none.ids, none.finish), (vec![], Finish::Length));
+    let more = generate(&[4, 1, 5], 6);
+    let (expected, _) = run(&MINI, &[3, 1, 4, 1, 5], &budget(6), Speculation::Off);
+    assert_eq!(more, expected);
+}
+
+/// A stop token at every position of a block: the answer ends with it, and so does the state.
+#[test]
+fn stops_are_exact_at_every_position_of_a_block() {
+    let prompt = [9, 9, 2];
+    let (_, long) = run(&MINI, &prompt, &budget(40), Speculation::Off);
+    let different: BTreeSet<&u32> = long.ids.iter().collect();
+    assert!(different.len() > 8, "the text repeats itself: {:?}", long.ids);
+    for (at, id) in long.ids.iter().enumerate() {
+        if long.ids[..at].contains(id) {
+            continue;
+        }
+        let stop: BTreeSet<u32> = [*id].into();
+        // The stop wins on the last token of the budget.
+        for max_tokens in [at + 1, 40] {
+            let limits =
+                Limits { stop: stop.clone(), max_tokens: Some(max_tokens), ..Limits::default() };
+            for max in [0, 1, 4, 7] {
+                let mut proposer = Scripted::new(Habit::Right, &long, MINI.vocab(), prompt.len());
+                let speculation = Speculation::On { proposer: &mut proposer, max };
+                let (found, trace) = run(&MINI, &prompt, &limits, speculation);
+                assert_eq!((&found.ids[..], found.finish), (&long.ids[..=at], Finish::Stop));
+                assert_eq!(trace.digests.last().unwrap().1, long.digests[at].1);
+            }
+        }
+    }
+}
+
+/// A follow-up turn from the state that a request left is the same as from the beginning.
+#[test]
+fn a_session_goes_on_where_it_ended() {
+    let (first, second) = ([1, 2, 3], [4, 5, 6, 7]);
+    let (answer, _) = run(&MINI, &first, &budget(11), Speculation::Off);
+    let history: Vec<u32> = first.iter().chain(&answer.ids).chain(&second).copied().collect();
+    let (expected, _) = run(&MINI, &history, &budget(9), Speculation::Off);
+    let (_, long) = run(&MINI, &first, &budget(40), Speculation::Off);
+    for max in [0, 3, 7] {
+        let mut session = session(&MINI);
+        let mut proposer = Scripted::new(Habit::Sometimes, &long, MINI.vocab(), first.len());
+        let speculation = Speculation::On { proposer: &mut proposer, max };
+        session
+            .generate(&MINI, &first, &budget(11), &mut Greedy, speculation, &mut Unobserved)
+            .unwrap();
+        let off = Speculation::Off;
+        let found = session
+            .generate(&MINI, &second, &budget(9), &mut Greedy, off, &mut Unobserved)
+            .unwrap();
+        assert_eq!(found, expected);
+    }
+}
+
+/// The context's last position is used, and one token more is delivered.
+#[test]
+fn the_end_of_the_context_is_exact() {
+    let prompt = [5, 4, 3];
+    let (_, long) = run(&MINI, &prompt, &budget(40), Speculation::Off);
+    for room in 0..=9 {
+        let context = Some(prompt.len() + room);
+        for max in [0, 1, 5, 7] {
+            let mut proposer = Scripted::new(Habit::Right, &long, MINI.vocab(), prompt.len());
+            let speculation = Speculation::On { proposer: &mut proposer, max };
+            let limits = Limits { context, ..Limits::default() };
+            let (found, _) = run(&MINI, &prompt, &limits, speculation);
+            assert_eq!((&found.ids[..], found.finish), (&long.ids[..=room], Finish::Context));
+        }
+    }
+    let limits = Limits { context: Some(2), ..Limits::default() };
+    let error = session(&MINI)
+        .generate(&MINI, &prompt, &limits, &mut Greedy, Speculation::Off, &mut Unobserved)
+        .unwrap_err();
+    assert!(matches!(error, Error::ContextFull { needed: 3, limit: 2 }));
+}
+
+#[test]
+fn an_observer_can_end_a_request() {
+    struct After(usize);
+    impl Observer for After {
+        fn token(&mut self, _: u32, _: &[f32]) -> ControlFlow<()> {
+            self.0 -= 1;
+            if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    let (_, long) = run(&MINI, &[8], &budget(20), Speculation::Off);
+    for n in 1..12 {
+        let mut proposer = Scripted::new(Habit::Right, &long, MINI.vocab(), 1);
+        let speculation = Speculation::On { proposer: &mut proposer, max: 7 };
+        let mut session = session(&MINI);
+        let found = session
+            .generate(&MINI, &[8], &budget(20), &mut Greedy, speculation, &mut After(n))
+            .unwrap();
+        assert_eq!((found.ids.len(), found.finish), (n, Finish::Cancelled));
+        assert_eq!(session.state.digest(session.pending), long.digests[n - 1].1);
+    }
+}
+
+#[test]
+fn what_a_proposer_gets_wrong_is_an_error() {
+    #[derive(Debug)]
+    struct Outside;
+    impl Proposer for Outside {
+        fn taps(&self) -> &[usize] {
+            &[]
+        }
+        fn extend(&mut self, _: &Rows<Primal>) -> Result<(), Error> {
+            unreachable!("nothing is tapped")
+        }
+        fn propose(&mut self, _: &Target, _: u32, _: usize) -> Result<Vec<u32>, Error> {
+            Ok(vec![64])
+        }
+    }
+    let generate = |prompt: &[u32], speculation| {
+        session(&MINI)
+            .generate(&MINI, prompt, &budget(9), &mut Greedy, speculation, &mut Unobserved)
+            .unwrap_err()
+    };
+    let mut outside = Outside;
+    let error = generate(&[1], Speculation::On { proposer: &mut outside, max: 3 });
+    assert!(matches!(error, Error::TokenId { id: 64, vocab: 64 }));
+    assert!(matches!(generate(&[], Speculation::Off), Error::EmptyPrompt));
+}
+
+/// A right proposer needs as few rounds as can be.
+#[test]
+fn rounds_are_counted() {
+    let (_, long) = run(&MINI, &[8], &budget(40), Speculation::Off);
+    let mut proposer = Scripted::new(Habit::Right, &long, MINI.vocab(), 1);
+    let speculation = Speculation::On { proposer: &mut proposer, max: 7 };
+    let (found, _) = run(&MINI, &[8], &budget(20), speculation);
+    let counts: Vec<_> =
+        found.rounds.iter().map(|r| (r.drafted, r.accepted, r.delivered)).collect();
+    // 1 from the prompt, 8, 8, and 3 that the budget leaves.
+    assert_eq!(counts, [(7, 7, 8), (7, 7, 8), (2, 2, 3)]);
+    let mut state = State::new(MINI.config(), KvType::F16);
+    MINI.advance(&mut state, &[8], &[], LogitRows::None).unwrap();
+    assert_eq!(state.len(), 1);
+}
