@@ -62,9 +62,9 @@ impl Linear {
         match &self.weights {
             Weights::Ternary(matrix) => matrix.matmul(x.activations()?, out.data_mut())?,
             Weights::Float { matrix, rotated: true } => {
-                matrix.matmul(x.rotated()?, out.data_mut());
+                matrix.matmul(x.rotated()?, out.data_mut())?;
             }
-            Weights::Float { matrix, rotated: false } => matrix.matmul(x.primal, out.data_mut()),
+            Weights::Float { matrix, rotated: false } => matrix.matmul(x.primal, out.data_mut())?,
         }
         Ok(out)
     }

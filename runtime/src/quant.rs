@@ -260,8 +260,10 @@ mod tests {
                 for (q, x) in q.iter().zip(&x) {
                     prop_assert!(q.abs() <= limit);
                     let error = (f64::from(*q) * f64::from(d[0]) - f64::from(*x)).abs();
-                    // The clamp at the top of a binade costs up to one step.
-                    let steps = if q.abs() == 32767 { 1.0 } else { 0.500_001 };
+                    // The quotient is rounded to f32 before it is rounded to an integer; the clamp at
+                    // the top of a binade costs up to one step.
+                    let quotient = (f64::from(q.abs()) + 1.0) * 2f64.powi(-24);
+                    let steps = if q.abs() == 32767 { 1.0 } else { 0.5 + quotient };
                     prop_assert!(error <= f64::from(d[0]) * steps);
                 }
             }

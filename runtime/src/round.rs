@@ -68,8 +68,10 @@ pub enum Finish {
 pub struct Round {
     /// Tokens that were proposed and verified.
     pub drafted: usize,
-    /// Those that the target agreed with.
+    /// Those that the target agreed with and that were delivered.
     pub accepted: usize,
+    /// Those that the target agreed with: more than were delivered where a stop came before them.
+    pub agreed: usize,
     /// Tokens that were delivered: `accepted + 1`, or fewer at the end of a request.
     pub delivered: usize,
 }
@@ -276,6 +278,14 @@ impl Run<'_, '_> {
         self.observer.committed(&session.state, next);
         let agreed = drafts.iter().zip(&self.ids[self.ids.len() - n..]);
         let accepted = agreed.take_while(|(draft, id)| draft == id).count();
-        Ok((Round { drafted: drafts.len(), accepted, delivered: n }, finish))
+        let mut agreed = accepted;
+        while accepted == n && agreed < drafts.len() {
+            let choice = self.verifier.choose(logits.row(agreed), position + agreed)?;
+            if choice != drafts[agreed] {
+                break;
+            }
+            agreed += 1;
+        }
+        Ok((Round { drafted: drafts.len(), accepted, agreed, delivered: n }, finish))
     }
 }

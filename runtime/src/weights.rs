@@ -3,11 +3,14 @@
 //! Nothing is copied at load. A 27 B model is 7 GB of ternary blocks; they stay in the page cache,
 //! and a row is decoded when it is needed.
 
+use std::ops::Range;
+
 use formats::{Fault, TernaryRows, View, pq2_0, ptq1_0, q4nx};
 use half::{bf16, f16};
 
 use crate::Error;
 use crate::math::dot16;
+use crate::parallel::by_output;
 use crate::rows::Rows;
 
 /// How ternary weights are stored.
@@ -108,18 +111,25 @@ impl TernaryMatrix {
         })
     }
 
-    /// Calls `each` with the number of every row, ascending, and where it is decoded.
+    /// Calls `each` with the number of every row of `range`, ascending, and where it is decoded.
     ///
     /// # Errors
     /// [`Error::Formats`] where the bytes break a rule of their encoding.
+    ///
+    /// # Panics
+    /// If there are no such rows, or rows that are stored together would be parted.
     pub fn for_each_row(
         &self,
+        range: Range<usize>,
         mut each: impl FnMut(usize, &TernaryRows, usize),
     ) -> Result<(), Error> {
-        let mut rows = TernaryRows::zeroed(self.band(), self.in_features);
-        for first in (0..self.out_features).step_by(self.band()) {
+        let band = self.band();
+        assert!(range.end <= self.out_features);
+        assert!(range.start.is_multiple_of(band) && range.end.is_multiple_of(band), "whole bands");
+        let mut rows = TernaryRows::zeroed(band, self.in_features);
+        for first in range.step_by(band) {
             self.decode(first, &mut rows)?;
-            (0..self.band()).for_each(|r| each(first + r, &rows, r));
+            (0..band).for_each(|r| each(first + r, &rows, r));
         }
         Ok(())
     }
@@ -240,18 +250,21 @@ impl FloatMatrix {
     /// The products of every row with every row of `x`: `[x.n(), out_features]`, each a
     /// [`dot16`].
     ///
+    /// # Errors
+    /// [`Error::FloatEnvironment`] when a worker thread has other modes.
+    ///
     /// # Panics
     /// If the widths differ.
-    pub fn matmul<B>(&self, x: &Rows<B>, out: &mut [f32]) {
-        let n_out = self.out_features;
-        assert_eq!(out.len(), x.n() * n_out);
-        let mut row = vec![0.0; self.in_features];
-        for o in 0..n_out {
-            self.dequantize_row(o, &mut row);
-            for (i, x) in x.iter().enumerate() {
-                out[i * n_out + o] = dot16(&row, x);
+    pub fn matmul<B: Sync>(&self, x: &Rows<B>, out: &mut [f32]) -> Result<(), Error> {
+        assert_eq!((x.width(), out.len()), (self.in_features, x.n() * self.out_features));
+        by_output(self.out_features, self.in_features, out, |range, out| {
+            let mut row = vec![0.0; self.in_features];
+            for (o, out) in range.zip(out.chunks_exact_mut(x.n())) {
+                self.dequantize_row(o, &mut row);
+                out.iter_mut().zip(x.iter()).for_each(|(out, x)| *out = dot16(&row, x));
             }
-        }
+            Ok(())
+        })
     }
 }
 
@@ -279,7 +292,7 @@ mod tests {
             matrix.dequantize_row(1, &mut row);
             assert_eq!(row, [3.0, 0.0], "{encoding:?}");
             let mut out = [0.0; 4];
-            matrix.matmul(&Rows::from_vec(2, vec![2.0, 4.0, 1.0, 0.0]), &mut out);
+            matrix.matmul(&Rows::from_vec(2, vec![2.0, 4.0, 1.0, 0.0]), &mut out).unwrap();
             assert_eq!(out, [2.0, 6.0, 1.5, 3.0]);
         }
     }
@@ -300,7 +313,7 @@ mod tests {
         bytes[pq2_0::row_bytes(256) + pq2_0::BLOCK_BYTES + 1] = 0x7C;
         let view = Source::from_bytes("w", bytes.clone()).view(0, bytes.len() as u64).unwrap();
         let matrix = TernaryMatrix::new(view, TernaryEncoding::Pq2_0, 2, 256, "m.gguf", "blk.0.w");
-        let message = matrix.for_each_row(|_, _, _| ()).unwrap_err().to_string();
+        let message = matrix.for_each_row(0..2, |_, _, _| ()).unwrap_err().to_string();
         assert!(message.contains("m.gguf") && message.contains("blk.0.w"), "{message}");
         assert!(message.contains("group 3"), "{message}");
         assert!(matrix.dequantize_row(0, &mut [0.0; 256]).is_ok());

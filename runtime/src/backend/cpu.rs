@@ -1,11 +1,12 @@
 //! The reference backend: plain code that reads the file's own blocks.
 //!
 //! Rows of the matrix are decoded one after the other into one byte per weight, and each is
-//! multiplied with all rows of activations. Faster kernels are right if and only if they give the
+//! multiplied with all rows of activations, by the threads of the current rayon pool. Faster kernels are right if and only if they give the
 //! bits of this one.
 
 use super::{Backend, Prepared};
 use crate::Error;
+use crate::parallel::by_output;
 use crate::quant::{Activations, Row};
 use crate::weights::TernaryMatrix;
 use formats::{GROUP, TernaryRows};
@@ -22,17 +23,20 @@ impl Backend for Cpu {
 
 impl Prepared for TernaryMatrix {
     fn matmul(&self, x: &Activations, out: &mut [f32]) -> Result<(), Error> {
-        let n_out = self.out_features();
-        assert_eq!((x.width(), out.len()), (self.in_features(), x.n() * n_out));
-        let mut weights = Weights { t: vec![0; x.width()], s: vec![0.0; x.width() / GROUP] };
-        self.for_each_row(|o, rows, r| {
-            weights.take(rows, r);
-            for i in 0..x.n() {
-                out[i * n_out + o] = match x.row(i) {
-                    Row::Integers { q, d } => weights.dot_integers(q, d),
-                    Row::Floats(x) => weights.dot_floats(x),
-                };
-            }
+        let (width, n) = (x.width(), x.n());
+        assert_eq!((width, out.len()), (self.in_features(), n * self.out_features()));
+        by_output(self.out_features(), width, out, |range, out| {
+            let mut weights = Weights { t: vec![0; width], s: vec![0.0; width / GROUP] };
+            let first = range.start;
+            self.for_each_row(range, |o, rows, r| {
+                weights.take(rows, r);
+                for (i, out) in out[(o - first) * n..][..n].iter_mut().enumerate() {
+                    *out = match x.row(i) {
+                        Row::Integers { q, d } => weights.dot_integers(q, d),
+                        Row::Floats(x) => weights.dot_floats(x),
+                    };
+                }
+            })
         })
     }
 }
