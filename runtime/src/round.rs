@@ -89,6 +89,12 @@ pub struct Generated {
 
 /// Follows a request. Every method may do nothing.
 pub trait Observer {
+    /// `done` of `total` tokens of the prompt are taken in. Breaking ends the request there.
+    fn prefill(&mut self, done: usize, total: usize) -> ControlFlow<()> {
+        let _ = (done, total);
+        ControlFlow::Continue(())
+    }
+
     /// A token is delivered; `logits` are those it was chosen from. Breaking ends the request after
     /// this token.
     fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
@@ -138,6 +144,9 @@ impl Session {
         let mut run = Run { target, limits, verifier, speculation, observer, ids: Vec::new() };
         let logits = run.prefill(self, prompt, context)?;
         let mut rounds = Vec::new();
+        let Some(logits) = logits else {
+            return Ok(Generated { ids: Vec::new(), finish: Finish::Cancelled, rounds });
+        };
         if limits.max_tokens == Some(0) {
             return Ok(Generated { ids: Vec::new(), finish: Finish::Length, rounds });
         }
@@ -184,13 +193,14 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Takes the prompt in; gives the logits after its last token, `[1, vocab]`.
+    /// Takes the prompt in; gives the logits after its last token, `[1, vocab]`, or nothing when the
+    /// observer ended it.
     fn prefill(
         &mut self,
         session: &mut Session,
         prompt: &[u32],
         context: usize,
-    ) -> Result<Rows<Primal>, Error> {
+    ) -> Result<Option<Rows<Primal>>, Error> {
         let ids: Vec<u32> =
             session.pending.take().into_iter().chain(prompt.iter().copied()).collect();
         let needed = session.state.len().saturating_add(ids.len());
@@ -200,15 +210,21 @@ impl Run<'_, '_> {
         let taps = self.taps();
         let chunk =
             if self.limits.prefill_chunk == 0 { ids.len() } else { self.limits.prefill_chunk };
-        let mut logits = None;
-        let n_chunks = ids.len().div_ceil(chunk.max(1));
-        for (i, ids) in ids.chunks(chunk.max(1)).enumerate() {
-            let rows = if i + 1 == n_chunks { LogitRows::Last } else { LogitRows::None };
-            let pass = self.target.advance(&mut session.state, ids, &taps, rows)?;
+        let mut done = 0;
+        for part in ids.chunks(chunk.max(1)) {
+            let last = done + part.len() == ids.len();
+            let rows = if last { LogitRows::Last } else { LogitRows::None };
+            let pass = self.target.advance(&mut session.state, part, &taps, rows)?;
             self.extend(pass.taps)?;
-            logits = pass.logits;
+            done += part.len();
+            if self.observer.prefill(done, ids.len()).is_break() {
+                return Ok(None);
+            }
+            if last {
+                return Ok(pass.logits);
+            }
         }
-        logits.ok_or(Error::EmptyPrompt)
+        Err(Error::EmptyPrompt)
     }
 
     /// Delivers a token; says whether the request ends with it.

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which crates of the workspace a crate is built from.
-const EDGES: [(&str, &[&str]); 5] = [
+const EDGES: [(&str, &[&str]); 6] = [
     ("hadamard", &[]),
     ("formats", &[]),
     ("compiler", &["formats", "hadamard"]),
+    ("runtime", &["formats", "hadamard"]),
     ("xtask", &["formats", "hadamard"]),
     ("integration-tests", &[]),
 ];

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Parser;
 use xtask::fixture::{self, Float, Shape};
+use xtask::synth_target;
 
 /// Developer tasks.
 #[derive(Debug, Parser)]
@@ -33,6 +34,21 @@ enum Task {
         #[arg(long)]
         force: bool,
     },
+    /// Write a target of seeded noise in the shape of the 27 B model: 7.2 GB, streamed.
+    SynthTarget {
+        /// Dimensions.
+        #[arg(long, value_enum, default_value_t = synth_target::Shape::Full)]
+        shape: synth_target::Shape,
+        /// The GGUF to write.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+        /// Seed of the noise.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Replace the file if it is there.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -50,6 +66,12 @@ fn main() -> anyhow::Result<()> {
                 written.file_bytes,
                 written.model.display()
             )?;
+            Ok(())
+        }
+        Task::SynthTarget { shape, output, seed, force } => {
+            let bytes = synth_target::write(&output, shape, seed, force)
+                .with_context(|| format!("writing a target to `{}`", output.display()))?;
+            writeln!(std::io::stderr(), "{bytes} bytes in `{}`", output.display())?;
             Ok(())
         }
     }
