@@ -111,9 +111,18 @@ pub struct Difference {
     /// At which position of the context.
     pub position: usize,
     /// Plain decoding there; none past its end.
-    pub plain: Option<(u32, TopTwo)>,
+    pub plain: Option<Chosen>,
     /// The speculative run there; none past its end.
-    pub found: Option<(u32, TopTwo)>,
+    pub found: Option<Chosen>,
+}
+
+/// A delivered token and the logits it was chosen from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Chosen {
+    /// The token.
+    pub id: u32,
+    /// The largest logits.
+    pub top: TopTwo,
 }
 
 /// Compares plain decoding of `prompt` with speculation at every draft length of `drafts`.
@@ -156,7 +165,7 @@ pub fn prove(
             Some((what, check.n, None))
         });
         if let Some((what, token, found)) = found {
-            let plain = plain.tokens.get(token).map(|t| (t.id, t.top));
+            let plain = plain.tokens.get(token).map(|t| t.chosen);
             let position = prompt.len() + token;
             return Ok(Err(Difference { draft_max, what, token, position, plain, found }));
         }
@@ -190,9 +199,8 @@ impl Pair<'_> {
 /// A delivered token.
 #[derive(Debug)]
 struct Token {
-    id: u32,
+    chosen: Chosen,
     logits: blake3::Hash,
-    top: TopTwo,
 }
 
 impl Token {
@@ -202,7 +210,7 @@ impl Token {
             let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
             hasher.update(&bytes);
         }
-        Self { id, logits: hasher.finalize(), top: TopTwo::of(logits) }
+        Self { chosen: Chosen { id, top: TopTwo::of(logits) }, logits: hasher.finalize() }
     }
 }
 
@@ -231,7 +239,7 @@ struct Check<'a> {
     plain: &'a Trace,
     n: usize,
     states: usize,
-    difference: Option<(What, usize, Option<(u32, TopTwo)>)>,
+    difference: Option<(What, usize, Option<Chosen>)>,
 }
 
 impl Observer for Check<'_> {
@@ -241,11 +249,11 @@ impl Observer for Check<'_> {
         self.n += 1;
         let what = match self.plain.tokens.get(at) {
             None => What::Length,
-            Some(plain) if plain.id != id => What::Id,
+            Some(plain) if plain.chosen.id != id => What::Id,
             Some(plain) if plain.logits != found.logits => What::Logits,
             Some(_) => return ControlFlow::Continue(()),
         };
-        self.difference.get_or_insert((what, at, Some((id, found.top))));
+        self.difference.get_or_insert((what, at, Some(found.chosen)));
         ControlFlow::Break(())
     }
 

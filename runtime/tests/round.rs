@@ -16,11 +16,12 @@ use rand_chacha::ChaCha8Rng;
 use runtime::Error;
 use runtime::backend::Cpu;
 use runtime::drafter::{Context, Drafter};
+use runtime::exact::{Pair, What, prove};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{
     DrafterProposer, Finish, Generated, Greedy, Limits, Observer, Proposer, Session, Speculation,
-    Unobserved,
+    Unobserved, Verifier,
 };
 use runtime::rows::{Primal, Rows};
 use runtime::target::{Digest, LogitRows, State, Target};
@@ -409,4 +410,48 @@ fn rounds_are_counted() {
     let mut state = State::new(MINI.config(), KvType::F16);
     MINI.advance(&mut state, &[8], &[], LogitRows::None).unwrap();
     assert_eq!(state.len(), 1);
+}
+
+/// Greedy, until it changes its mind at one position when the logits come from a pass of several
+/// rows: what a kernel whose sums depend on the batch would do.
+struct Fickle {
+    at: usize,
+    times: usize,
+}
+
+impl Verifier for Fickle {
+    fn choose(&mut self, logits: &[f32], position: usize) -> Result<u32, Error> {
+        let id = Greedy.choose(logits, position)?;
+        if position == self.at {
+            self.times += 1;
+        }
+        Ok(if self.times == 1 && position == self.at { (id + 1) % 64 } else { id })
+    }
+}
+
+#[test]
+fn exactness_is_proved_and_disproved() {
+    let shape = Shape::mini();
+    let drafter = drafter(&shape, &MINI);
+    let pair = Pair { target: &MINI, drafter: &drafter, kv: KvType::F16 };
+    let prompt: Vec<u32> = (0..23).collect();
+    let limits = Limits { max_tokens: Some(20), ..Limits::default() };
+    let proved = prove(&pair, &prompt, &limits, 0..=7, &mut || Box::new(Greedy)).unwrap().unwrap();
+    assert_eq!((proved.tokens, proved.logits, proved.rounds.len()), (20, 160, 8));
+    assert!(proved.states > 20);
+
+    // The first run is plain; the second chooses otherwise at one position.
+    let mut runs = 0;
+    let mut verifier = || -> Box<dyn Verifier> {
+        runs += 1;
+        let at = if runs == 1 { usize::MAX } else { 30 };
+        Box::new(Fickle { at, times: 0 })
+    };
+    let difference = prove(&pair, &prompt, &limits, 3..=3, &mut verifier).unwrap().unwrap_err();
+    assert_eq!((difference.draft_max, difference.what), (3, What::Id));
+    assert_eq!((difference.token, difference.position), (7, 30));
+    let (plain, found) = (difference.plain.unwrap(), difference.found.unwrap());
+    assert_eq!((plain.id + 1) % 64, found.id);
+    assert_eq!(plain.top, found.top);
+    assert!(plain.top.margin() >= 0.0 && plain.top.first.0 == plain.id);
 }
