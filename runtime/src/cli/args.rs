@@ -1,0 +1,304 @@
+//! What can be asked for.
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use hadamard::{Isa, Level};
+use runtime::kv::KvType;
+use runtime::quant::ActQuant;
+use runtime::round::{Coupling, Sampling};
+
+/// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
+#[derive(Debug, Parser)]
+#[command(name = "drafter", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    the files are sound, but the answer is no (verify-exact)
+  2    wrong usage
+  3    a model or another input is missing, damaged or not supported
+  4    the output cannot be written
+  5    the computation failed: numbers that are none, a changed floating-point environment
+  130  interrupted (143 when terminated)";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answers one prompt; text on standard output, figures on standard error
+    Run(RunArgs),
+    /// Proves on your own models that speculation changes nothing
+    ///
+    /// Decodes every prompt plainly, then with every draft length, and compares ids, the bits of
+    /// all logits, and digests of the whole state after every commit. Ends with exit code 1 at the
+    /// first difference.
+    VerifyExact(VerifyExactArgs),
+    /// Prints a completion script
+    Completions {
+        /// The shell it is for
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) prompt: PromptArgs,
+    #[command(flatten)]
+    pub(crate) generation: GenerationArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Whether to speculate: `auto` does if there is a drafter, `required` fails without one
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) spec: Spec,
+    /// Most drafts of a round; more than the drafter's block minus one are cut [default: all]
+    #[arg(long, value_name = "K")]
+    pub(crate) draft_max: Option<usize>,
+    /// With --json: the K largest logits at each position
+    #[arg(long, value_name = "K", default_value_t = 0, requires = "json")]
+    pub(crate) top_logits: usize,
+    /// Show special tokens in the text
+    #[arg(long)]
+    pub(crate) special: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyExactArgs {
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    /// Prompts, one JSON object per line: {"prompt": TEXT}, {"messages": […]} or {"ids": […]}
+    /// [default: a few built-in ones]
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) prompts: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) generation: GenerationArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Draft lengths: one, or FIRST..LAST with both included [default: 0 to the block minus one]
+    #[arg(long, value_name = "RANGE", value_parser = range)]
+    pub(crate) draft_max: Option<RangeInclusive<usize>>,
+}
+
+/// The models and their arithmetic.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// Target: a GGUF, or the folder of an MLX 2-bit pack
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) target: PathBuf,
+    /// Drafter: float safetensors, q4nx (both with their config.json) or GGUF
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) drafter: Option<PathBuf>,
+    /// Drafter configuration, if it is not beside the drafter
+    #[arg(long, value_name = "PATH", requires = "drafter")]
+    pub(crate) drafter_config: Option<PathBuf>,
+    /// Integers that meet ternary matrices: a8 or a16; f32 is the slow oracle
+    #[arg(long, value_name = "ACT", default_value = "a8")]
+    pub(crate) act: ActQuant,
+    /// How keys and values are kept
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    pub(crate) kv: Kv,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct PromptSource {
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// A file with the prompt; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The prompt as token ids
+    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    pub(crate) ids: Option<Vec<u32>>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PromptArgs {
+    #[command(flatten)]
+    pub(crate) source: PromptSource,
+    /// Put the prompt into the model's chat template as the user's message
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) chat: bool,
+    /// The system message
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub(crate) system: Option<String>,
+    /// Whether the model thinks first [default: as its template says]
+    #[arg(long, value_name = "WHETHER", requires = "chat")]
+    pub(crate) think: Option<OnOff>,
+}
+
+/// What ends an answer, and how tokens are chosen.
+#[derive(Debug, Args)]
+pub(crate) struct GenerationArgs {
+    /// Most tokens of the answer [default: until it ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+    /// Most tokens of prompt and answer together [default: the target's context length]
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// Go on past tokens that end an answer
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+}
+
+/// How tokens are drawn.
+#[derive(Debug, Args)]
+pub(crate) struct SamplingArgs {
+    /// What logits are divided by; 0 takes the likeliest token
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.0)]
+    pub(crate) temp: f64,
+    /// Draw from the K likeliest tokens; 0: from all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Draw from the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f64,
+    /// Draw from tokens at least this likely relative to the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f64,
+    /// Which of all draws; the same seed gives the same text
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// What the drafter knows of the draws; changes its acceptance, no token
+    #[arg(long, value_name = "HOW", default_value = "full")]
+    pub(crate) draft_noise: DraftNoise,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DraftNoise {
+    /// Nothing: it proposes its likeliest tokens
+    Off,
+    /// The noise
+    Noise,
+    /// The noise, and what is cut off before drawing
+    Full,
+}
+
+impl SamplingArgs {
+    pub(crate) fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            seed: self.seed,
+        }
+    }
+
+    pub(crate) fn coupling(&self) -> Coupling {
+        match self.draft_noise {
+            DraftNoise::Off => Coupling::Off,
+            DraftNoise::Noise => Coupling::Noise,
+            DraftNoise::Full => Coupling::Full,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Common {
+    /// Worker threads, at most 256; 0 means one per core. Changes no bit
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        global = true,
+        env = "TERNARIZE_THREADS",
+        value_parser = clap::value_parser!(u16).range(0..=256)
+    )]
+    pub(crate) threads: u16,
+    /// Highest instruction set to use: scalar, avx2 or avx512. Changes no bit
+    #[arg(long, value_name = "LEVEL", global = true, env = "TERNARIZE_ISA")]
+    pub(crate) isa: Option<Level>,
+    /// Print one JSON document on standard output
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print the answer and errors only
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// When to colour messages
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    pub(crate) color: ColorWhen,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ColorWhen {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Spec {
+    /// If there is a drafter
+    Auto,
+    /// Never
+    Off,
+    /// Always: what keeps it from being so is an error
+    Required,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kv {
+    F16,
+    F32,
+}
+
+impl Kv {
+    /// The name on command lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        }
+    }
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F16 => Self::F16,
+            Kv::F32 => Self::F32,
+        }
+    }
+}
+
+/// `7`, or `0..7` with both ends.
+fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
+    let number = |text: &str| {
+        text.parse().map_err(|_| "expected a number, or FIRST..LAST with both included".to_owned())
+    };
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let range = number(first)?..=number(last.trim_start_matches('='))?;
+    if range.is_empty() { Err("the range is empty".into()) } else { Ok(range) }
+}
+
+impl Common {
+    /// The number of worker threads.
+    pub(crate) fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => usize::from(n),
+        }
+    }
+
+    /// The instruction set.
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa.map_or_else(Isa::detect, Isa::at_most)
+    }
+}

@@ -1,0 +1,115 @@
+//! Prompts from command lines and files.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use super::args::PromptSource;
+use super::exit::Input;
+
+/// Longest prompt file.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A prompt as it was given.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+    Messages(Vec<serde_json::Value>),
+}
+
+impl Prompt {
+    /// The one of the command line.
+    pub(crate) fn read(source: &PromptSource) -> anyhow::Result<Self> {
+        if let Some(ids) = &source.ids {
+            return Ok(Self::Ids(ids.clone()));
+        }
+        if let Some(text) = &source.prompt {
+            return Ok(Self::Text(text.clone()));
+        }
+        let path = source.file.as_deref().unwrap_or(Path::new("-"));
+        let bytes = if path == Path::new("-") {
+            bounded(io::stdin().lock(), path)
+        } else {
+            let file = File::open(path).map_err(|e| unreadable(path, &e))?;
+            bounded(file, path)
+        }?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self::Text(text)),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let path = path.display();
+                Err(Input(format!("`{path}`: expected UTF-8, found another byte at {at}")).into())
+            }
+        }
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Input {
+    Input(format!("`{}`: {error}", path.display()))
+}
+
+fn bounded(reader: impl Read, path: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, &e))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        let path = path.display();
+        return Err(Input(format!("`{path}`: expected at most {MAX_BYTES} bytes")).into());
+    }
+    Ok(bytes)
+}
+
+/// A line of a file of prompts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    prompt: Option<String>,
+    ids: Option<Vec<u32>>,
+    messages: Option<Vec<serde_json::Value>>,
+    #[serde(rename = "name")]
+    _name: Option<String>,
+}
+
+/// The prompts of a JSONL file. Empty lines are skipped.
+pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
+    let file = File::open(path).map_err(|e| unreadable(path, &e))?;
+    let mut prompts = Vec::new();
+    for (n, line) in BufReader::new(file.take(MAX_BYTES)).lines().enumerate() {
+        let at = || format!("`{}`: line {}", path.display(), n + 1);
+        let line = line.map_err(|e| Input(format!("{}: {e}", at())))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let line: Line = serde_json::from_str(&line)
+            .map_err(|e| Input(format!("{}: {e}", at())))
+            .context("reading prompts")?;
+        prompts.push(match (line.prompt, line.ids, line.messages) {
+            (Some(text), None, None) => Prompt::Text(text),
+            (None, Some(ids), None) => Prompt::Ids(ids),
+            (None, None, Some(messages)) => Prompt::Messages(messages),
+            _ => {
+                let expected = "expected one of `prompt`, `ids` and `messages`";
+                return Err(Input(format!("{}: {expected}", at())).into());
+            }
+        });
+    }
+    if prompts.is_empty() {
+        return Err(Input(format!("`{}`: expected prompts, found nothing", path.display())).into());
+    }
+    Ok(prompts)
+}
+
+/// What is decoded when no prompts are given.
+pub(crate) fn built_in() -> Vec<Prompt> {
+    [
+        "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+        "The following paragraphs describe how a list is sorted in place.",
+        "import os\nimport sys\n\n\nclass Reader:\n    def __init__(self, path):\n",
+        "1, 2, 4, 8, 16, ",
+    ]
+    .map(|text| Prompt::Text(text.into()))
+    .into()
+}

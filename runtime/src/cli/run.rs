@@ -1,0 +1,256 @@
+//! `drafter run`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use runtime::drafter::{Context, top_k};
+use runtime::round::{
+    DrafterProposer, Finish, Generated, Limits, Observer, Sampler, Session, Speculation,
+};
+use runtime::stats::DraftStats;
+use runtime::target::State;
+use serde::Serialize;
+
+use super::args::{Common, RunArgs, Spec};
+use super::exit::{Outcome, Usage};
+use super::models::{Models, milliseconds};
+use super::printer::Printer;
+use super::prompt::Prompt;
+use super::signals;
+use super::summary::{SpecStatus, Timings};
+use super::text::{Streamer, Text};
+
+/// Prompt tokens of a pass: enough to share the decoding of weights, few enough to show progress.
+const CHUNK: usize = 64;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    target: String,
+    drafter: Option<String>,
+    act: &'static str,
+    kv: &'static str,
+    prompt_ids: &'a [u32],
+    ids: &'a [u32],
+    /// Nothing when the model has no tokenizer.
+    text: Option<&'a str>,
+    finish_reason: &'static str,
+    completion_tokens: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_logits: Vec<Vec<TopLogit>>,
+    timings: &'a Timings,
+    spec: &'a SpecStatus,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct TopLogit {
+    id: u32,
+    logit: f32,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow::Result<Outcome> {
+    if args.spec == Spec::Required && args.models.drafter.is_none() {
+        return Err(Usage("--spec required needs --drafter".into()).into());
+    }
+    let sampler = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
+    let prompt = Prompt::read(&args.prompt.source)?;
+    signals::install().context("installing signal handlers")?;
+
+    let models = Models::load(&args.models, common, args.spec != Spec::Off)?;
+    let text = Text::load(&args.models.target)?;
+    let ids = text.encode(&prompt, &args.prompt, models.target.vocab())?;
+    let limits = Limits {
+        max_tokens: args.generation.max_tokens,
+        stop: if args.generation.ignore_eos { BTreeSet::new() } else { text.stops().clone() },
+        context: args.generation.ctx,
+        prefill_chunk: CHUNK,
+    };
+
+    let kv = args.models.kv.into();
+    let mut proposer = models.drafter.as_ref().map(|drafter| DrafterProposer {
+        drafter,
+        context: Context::new(drafter.config(), kv),
+        coupling: args.sampling.coupling(),
+    });
+    let draft_max = models.drafter.as_ref().map_or(0, |drafter| {
+        let most = drafter.config().block_size - 1;
+        match args.draft_max {
+            Some(wanted) if wanted > most => {
+                printer.note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
+                most
+            }
+            wanted => wanted.unwrap_or(most),
+        }
+    });
+    let speculation = match &mut proposer {
+        None => Speculation::Off,
+        Some(proposer) => Speculation::On { proposer, max: draft_max },
+    };
+
+    let begin = Instant::now();
+    let mut watcher = Watcher {
+        printer,
+        streamer: text.streamer(args.special),
+        stops: &limits.stop,
+        begin,
+        prompt_ms: 0.0,
+        top: args.top_logits,
+        top_logits: Vec::new(),
+        failed: None,
+    };
+    let mut session = Session { state: State::new(models.target.config(), kv), pending: None };
+    let mut verifier = sampler.clone();
+    let generated = session.generate(
+        &models.target,
+        &ids,
+        &limits,
+        &mut verifier,
+        speculation,
+        &mut watcher,
+    )?;
+    let total_ms = milliseconds(begin);
+    watcher.finish()?;
+
+    let speculating = models.drafter.is_some();
+    let prompt_time = (ids.len(), watcher.prompt_ms);
+    let predicted_ms = (total_ms - watcher.prompt_ms).max(0.0);
+    let timings =
+        Timings::new(models.load_ms, prompt_time, predicted_ms, &generated, speculating);
+    let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
+    if printer.json() {
+        printer.document(&Document {
+            schema: "drafter-run/1",
+            target: args.models.target.display().to_string(),
+            drafter: args.models.drafter.as_ref().map(|path| path.display().to_string()),
+            act: args.models.act.name(),
+            kv: args.models.kv.name(),
+            prompt_ids: &ids,
+            ids: &generated.ids,
+            text: watcher.streamer.as_ref().map(Streamer::text),
+            finish_reason: finish_reason(generated.finish),
+            completion_tokens: generated.ids.len(),
+            top_logits: std::mem::take(&mut watcher.top_logits),
+            timings: &timings,
+            spec: &spec,
+        })?;
+    }
+    report(printer, &generated, &timings, &spec);
+    Ok(match generated.finish {
+        Finish::Cancelled => Outcome::Interrupted,
+        _ => Outcome::Done,
+    })
+}
+
+fn report(printer: &Printer, generated: &Generated, timings: &Timings, spec: &SpecStatus) {
+    if !printer.json() {
+        timings.lines().iter().for_each(|line| printer.status(line));
+        printer.status(&format!("speculation: {} ({})", spec.state, spec.reason));
+    }
+    if generated.finish == Finish::Context {
+        printer.note("the context is full");
+    }
+    if DraftStats::of(generated).is_alarming() {
+        printer.note(
+            "under 5 % of the drafts were accepted: this drafter was likely made for another target",
+        );
+    }
+}
+
+/// Whether tokens were drafted, and why not.
+fn status(
+    args: &RunArgs,
+    speculating: bool,
+    draft_max: usize,
+    generated: &Generated,
+    models: &Models,
+    prompt: usize,
+) -> SpecStatus {
+    let of = |state, reason: &str| SpecStatus { state, reason: reason.into() };
+    if !speculating {
+        let reason = if args.spec == Spec::Off { "--spec off" } else { "no --drafter" };
+        return of("off", reason);
+    }
+    if draft_max == 0 {
+        return of("off", "--draft-max 0");
+    }
+    let end = models.drafter.as_ref().map_or(0, |d| d.config().max_position_embeddings);
+    if prompt + generated.ids.len() > end {
+        return of("fallback", &format!("past the {end} positions of the drafter, tokens were not drafted"));
+    }
+    of("active", &format!("at most {draft_max} drafts a round"))
+}
+
+/// The names of OpenAI's API.
+fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length | Finish::Context => "length",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
+/// Prints text as it comes, and keeps the time.
+struct Watcher<'a> {
+    printer: &'a Printer,
+    streamer: Option<Streamer<'a>>,
+    stops: &'a BTreeSet<u32>,
+    begin: Instant,
+    prompt_ms: f64,
+    top: usize,
+    top_logits: Vec<Vec<TopLogit>>,
+    failed: Option<io::Error>,
+}
+
+impl Watcher<'_> {
+    fn print(&mut self, id: u32) -> io::Result<()> {
+        let Some(streamer) = &mut self.streamer else {
+            return if self.printer.json() { Ok(()) } else { self.printer.piece(&format!("{id} ")) };
+        };
+        let piece = streamer.push(id);
+        if self.printer.json() { Ok(()) } else { self.printer.piece(&piece) }
+    }
+
+    /// Prints what was held back, and ends the line.
+    fn finish(&mut self) -> io::Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let rest = self.streamer.as_mut().map_or_else(String::new, Streamer::finish);
+        if self.printer.json() { Ok(()) } else { self.printer.piece(&(rest + "\n")) }
+    }
+}
+
+impl Observer for Watcher<'_> {
+    fn prefill(&mut self, done: usize, total: usize) -> ControlFlow<()> {
+        if total > CHUNK {
+            self.printer.progress(&format!("prompt: {done} of {total} tokens"));
+        }
+        if done == total {
+            if total > CHUNK {
+                self.printer.progress("");
+            }
+            self.prompt_ms = milliseconds(self.begin);
+        }
+        if signals::received() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
+        if self.top > 0 {
+            let best = top_k(logits, self.top).into_iter();
+            let best = best.map(|id| TopLogit { id, logit: logits[id as usize] });
+            self.top_logits.push(best.collect());
+        }
+        if !self.stops.contains(&id)
+            && let Err(error) = self.print(id)
+        {
+            self.failed = Some(error);
+            return ControlFlow::Break(());
+        }
+        if signals::received() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}

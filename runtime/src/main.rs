@@ -1,0 +1,9 @@
+//! `drafter`: runs a Bonsai 2 target with a DFlash 2 drafter.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,268 @@
+//! The trained pair against records that an independent implementation made from the same bytes
+//! (`tools/pair/golden.py`: numpy in f64; checked against transformers and the `dflash` package).
+
+#![allow(clippy::unwrap_used, reason = "tests, which clippy does not see in helpers")]
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use formats::Source;
+use formats::safetensors::File;
+use hadamard::Isa;
+use runtime::backend::Cpu;
+use runtime::drafter::{Context, Drafter, top_k};
+use runtime::exact::{Pair, prove};
+use runtime::kv::KvType;
+use runtime::quant::ActQuant;
+use runtime::round::{
+    DrafterProposer, Finish, Generated, Greedy, Limits, Session, Speculation, Unobserved,
+};
+use runtime::rows::{Primal, Rows};
+use runtime::stats::DraftStats;
+use runtime::target::{LogitRows, State, Target};
+use serde::Deserialize;
+
+/// One prompt of `golden.json`.
+#[derive(Debug, Deserialize)]
+struct Record {
+    class: String,
+    prompt: Vec<u32>,
+    /// The target's choices after the prompt, past stop tokens.
+    greedy: Vec<u32>,
+    /// Place of the first stop token in `greedy`.
+    first_stop: Option<usize>,
+    /// Smallest distance between the two largest logits.
+    min_margin: f64,
+    /// Of each round at 7 drafts: position of the pending token, accepted drafts.
+    rounds_7: Vec<(usize, usize)>,
+    rounds_3: Vec<(usize, usize)>,
+    drafts: Vec<Vec<u32>>,
+    /// Where logits and hidden states were recorded.
+    positions: Option<Vec<usize>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Golden {
+    layers: usize,
+    prompts: Vec<Record>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/pair")
+}
+
+static GOLDEN: LazyLock<Golden> = LazyLock::new(|| {
+    let json = std::fs::read(folder().join("golden/golden.json")).unwrap();
+    serde_json::from_slice(&json).unwrap()
+});
+
+fn target(act: ActQuant) -> Target {
+    Target::open(&folder().join("target.gguf"), act, Isa::detect(), &Cpu).unwrap()
+}
+
+fn drafter(target: &Target, act: ActQuant) -> Drafter {
+    let path = folder().join("drafter/model.safetensors");
+    Drafter::open(&path, None, target, act, Isa::detect(), &Cpu).unwrap()
+}
+
+static ORACLE: LazyLock<Target> = LazyLock::new(|| target(ActQuant::F32));
+static INTEGERS: LazyLock<Target> = LazyLock::new(|| target(ActQuant::A8));
+
+/// A tensor of a golden file, as rows of its last dimension.
+fn recorded(file: &str, name: &str) -> Rows<Primal> {
+    let file = File::open(Source::open(folder().join("golden").join(file)).unwrap()).unwrap();
+    let tensor = file.get(name).unwrap();
+    let bytes = file.source().read_vec(tensor.offset, tensor.len).unwrap();
+    let values = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    Rows::from_vec(*tensor.shape.last().unwrap() as usize, values)
+}
+
+/// The largest difference, relative to the larger of 1 and the largest expected value.
+fn difference<'a>(
+    found: impl IntoIterator<Item = &'a f32>,
+    expected: impl IntoIterator<Item = &'a f32> + Clone,
+) -> f32 {
+    let max = expected.clone().into_iter().fold(1.0f32, |m, x| m.max(x.abs()));
+    found.into_iter().zip(expected).fold(0.0f32, |d, (a, b)| d.max((a - b).abs())) / max
+}
+
+fn run(
+    target: &Target,
+    drafter: Option<(&Drafter, usize)>,
+    record: &Record,
+    kv: KvType,
+) -> Generated {
+    let limits = Limits { max_tokens: Some(record.greedy.len()), ..Limits::default() };
+    let mut session = Session { state: State::new(target.config(), kv), pending: None };
+    let mut proposer = drafter.map(|(drafter, max)| {
+        (DrafterProposer { drafter, context: Context::new(drafter.config(), kv) }, max)
+    });
+    let speculation = match &mut proposer {
+        None => Speculation::Off,
+        Some((proposer, max)) => Speculation::On { proposer, max: *max },
+    };
+    let prompt = &record.prompt;
+    session.generate(target, prompt, &limits, &mut Greedy, speculation, &mut Unobserved).unwrap()
+}
+
+/// Tapped hidden states of all layers after `ids`, and all logits.
+fn pass(target: &Target, ids: &[u32], kv: KvType) -> (Rows<Primal>, Rows<Primal>) {
+    let layers: Vec<usize> = (0..target.config().layers.len()).collect();
+    let mut state = State::new(target.config(), kv);
+    let pass = target.advance(&mut state, ids, &layers, LogitRows::All).unwrap();
+    (pass.taps.unwrap(), pass.logits.unwrap())
+}
+
+#[test]
+fn hidden_states_and_logits_are_those_of_the_f64_reference() {
+    let hidden = ORACLE.config().hidden;
+    assert_eq!(ORACLE.config().layers.len(), GOLDEN.layers);
+    let mut compared = 0;
+    for (n, record) in GOLDEN.prompts.iter().enumerate() {
+        let Some(positions) = &record.positions else { continue };
+        let ids: Vec<u32> = record.prompt.iter().chain(&record.greedy).copied().collect();
+        let (taps, logits) = pass(&ORACLE, &ids, KvType::F32);
+        // [position, layer, hidden]
+        let layers = recorded("target.safetensors", &format!("{n}.layers"));
+        let rows = recorded("target.safetensors", &format!("{n}.logits"));
+        for (i, position) in positions.iter().enumerate() {
+            let found = logits.row(*position);
+            let gap = difference(found, rows.row(i));
+            assert!(gap < 1e-4, "prompt {n}, position {position}: logits differ by {gap:e}");
+            for (l, found) in taps.row(*position).chunks_exact(hidden).enumerate() {
+                let gap = difference(found, layers.row(i * GOLDEN.layers + l));
+                assert!(gap < 1e-4, "prompt {n}, position {position}, layer {l}: {gap:e}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 6 * 4 * GOLDEN.layers);
+}
+
+#[test]
+fn greedy_text_is_that_of_the_f64_reference() {
+    for (n, record) in GOLDEN.prompts.iter().enumerate() {
+        let generated = run(&ORACLE, None, record, KvType::F32);
+        // Sums in another order differ by about 1e-5.
+        if record.min_margin > 1e-3 {
+            assert_eq!(generated.ids, record.greedy, "prompt {n}");
+        }
+        assert_eq!(generated.finish, Finish::Length);
+    }
+    assert!(GOLDEN.prompts.iter().filter(|r| r.min_margin > 1e-3).count() > 12);
+}
+
+#[test]
+fn blocks_are_those_of_the_f64_reference() {
+    let drafter = drafter(&ORACLE, ActQuant::F32);
+    let config = drafter.config();
+    let (taps, top) = (&config.target_layer_ids, config.selector_top_k);
+    let (mut rounds, mut equal) = (0, 0);
+    for (n, record) in GOLDEN.prompts.iter().enumerate() {
+        let ids: Vec<u32> = record.prompt.iter().chain(&record.greedy).copied().collect();
+        let mut state = State::new(ORACLE.config(), KvType::F32);
+        let pass = ORACLE.advance(&mut state, &ids, taps, LogitRows::None).unwrap();
+        let rows = pass.taps.unwrap();
+        let mut context = Context::new(config, KvType::F32);
+        for ((anchor, _), drafts) in record.rounds_7.iter().zip(&record.drafts) {
+            let new = rows.slice(context.len()..*anchor);
+            drafter.extend(&mut context, &new).unwrap();
+            let found = drafter.draft(&mut context, &ORACLE, ids[*anchor]).unwrap();
+            rounds += 1;
+            equal += usize::from(found == *drafts);
+            if *anchor != record.prompt.len() || record.positions.is_none() {
+                continue;
+            }
+            let hidden = drafter.block(&mut context, &ORACLE, ids[*anchor], 8).unwrap();
+            let expected = recorded("drafter.safetensors", &format!("{n}.hidden"));
+            let gap = difference(hidden.data(), expected.data());
+            assert!(gap < 1e-4, "prompt {n}: hidden states differ by {gap:e}");
+            let logits = ORACLE.head(&hidden.slice(1..8)).unwrap();
+            let unary = recorded("drafter.safetensors", &format!("{n}.unary"));
+            for (row, unary) in logits.iter().zip(unary.iter()) {
+                let found: Vec<f32> =
+                    top_k(row, top).into_iter().map(|id| row[id as usize]).collect();
+                assert!(difference(&found, unary) < 1e-4, "prompt {n}");
+            }
+        }
+    }
+    // Two candidates may be as good as equal.
+    assert!(equal + rounds / 200 >= rounds, "{equal} of {rounds} rounds have the same drafts");
+}
+
+#[test]
+fn rounds_accept_what_the_f64_reference_accepts() {
+    let drafter = drafter(&ORACLE, ActQuant::F32);
+    for (n, record) in GOLDEN.prompts.iter().enumerate().filter(|(_, r)| r.positions.is_some()) {
+        if record.min_margin < 1e-3 {
+            continue;
+        }
+        for (max, expected) in [(3, &record.rounds_3), (7, &record.rounds_7)] {
+            let generated = run(&ORACLE, Some((&drafter, max)), record, KvType::F32);
+            assert_eq!(generated.ids, record.greedy, "prompt {n}");
+            let accepted: Vec<usize> = generated.rounds.iter().map(|r| r.accepted).collect();
+            let expected: Vec<usize> = expected.iter().map(|(_, accepted)| *accepted).collect();
+            // The budget cuts the last round.
+            let whole = accepted.len() - 1;
+            assert_eq!(accepted[..whole], expected[..whole], "prompt {n} at {max}");
+        }
+    }
+}
+
+#[test]
+fn tokens_per_round_are_as_trained() {
+    let drafter = drafter(&INTEGERS, ActQuant::A8);
+    let mut all = DraftStats::default();
+    for class in ["code", "prose", "chat"] {
+        let mut stats = DraftStats::default();
+        for record in GOLDEN.prompts.iter().filter(|r| r.class == class) {
+            let generated = run(&INTEGERS, Some((&drafter, 7)), record, KvType::F16);
+            stats.add(&generated);
+            all.add(&generated);
+        }
+        let rate = stats.tokens_per_round().unwrap();
+        assert!(rate > 2.2, "{class}: {rate}");
+        assert!(!stats.is_alarming());
+    }
+    let rate = all.tokens_per_round().unwrap();
+    assert!(rate > 2.9, "{rate}");
+}
+
+#[test]
+fn speculation_is_exact_on_the_pair() {
+    for (act, count) in [(ActQuant::A8, 3), (ActQuant::A16, 1), (ActQuant::F32, 1)] {
+        let target = target(act);
+        let drafter = drafter(&target, act);
+        let pair = Pair { target: &target, drafter: &drafter, kv: KvType::F16 };
+        for record in GOLDEN.prompts.iter().step_by(8).take(count) {
+            let limits = Limits { max_tokens: Some(40), ..Limits::default() };
+            let proved = prove(&pair, &record.prompt, &limits, 0..=7, &mut || Box::new(Greedy));
+            assert_eq!(proved.unwrap().unwrap().logits, 8 * 40);
+        }
+    }
+}
+
+#[test]
+fn stop_tokens_end_answers_where_they_were_recorded() {
+    let mut stopped = 0;
+    for record in GOLDEN.prompts.iter() {
+        let Some(at) = record.first_stop.filter(|_| record.min_margin > 1e-3) else { continue };
+        let stop = [record.greedy[at]].into();
+        let limits = Limits { max_tokens: Some(96), stop, ..Limits::default() };
+        let state = State::new(ORACLE.config(), KvType::F32);
+        let mut session = Session { state, pending: None };
+        let generated = session
+            .generate(
+                &ORACLE,
+                &record.prompt,
+                &limits,
+                &mut Greedy,
+                Speculation::Off,
+                &mut Unobserved,
+            )
+            .unwrap();
+        assert_eq!((generated.ids.len(), generated.finish), (at + 1, Finish::Stop));
+        stopped += 1;
+    }
+    assert!(stopped > 0);
+}

@@ -1,0 +1,199 @@
+//! The program `drafter`, as a user meets it.
+
+#![allow(clippy::unwrap_used, reason = "tests, which clippy does not see in helpers")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use assert_cmd::Command;
+use formats::gguf::GgmlType;
+use serde_json::{Value, json};
+use support::drafter::{Kind, config, write};
+use support::{Shape, Storage, noise};
+use tempfile::TempDir;
+
+/// A pair of noise on disk.
+struct Pair {
+    dir: TempDir,
+    target: PathBuf,
+    drafter: PathBuf,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let shape = Shape::mini();
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target.gguf");
+        let source = noise(&shape, Storage::Pq2_0, 7).source();
+        std::fs::write(&target, source.read_vec(0, source.len()).unwrap()).unwrap();
+        let kind = Kind::Gguf(GgmlType::PQ2_0);
+        let drafter = write(dir.path(), &config(&shape), kind, shape.block, 3);
+        Self { dir, target, drafter }
+    }
+
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::cargo_bin("drafter").unwrap();
+        command.env_remove("TERNARIZE_THREADS").timeout(Duration::from_secs(120));
+        command.arg(name).arg("--target").arg(&self.target);
+        command
+    }
+
+    fn drafting(&self, name: &str) -> Command {
+        let mut command = self.command(name);
+        command.arg("--drafter").arg(&self.drafter);
+        command
+    }
+}
+
+#[track_caller]
+fn json_of(command: &mut Command) -> Value {
+    let output = command.arg("--json").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Demands this exit code and one line on standard error that contains all `parts`.
+#[track_caller]
+fn refused(command: &mut Command, code: i32, parts: &[&str]) {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    let mut lines = stderr.lines().filter(|line| line.starts_with("drafter: "));
+    let line = lines.next().unwrap_or_else(|| panic!("no message in {stderr}"));
+    assert!(parts.iter().all(|part| line.contains(part)), "{parts:?} in {stderr}");
+    assert_eq!(lines.next(), None, "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+#[test]
+fn ids_are_the_same_with_and_without_speculation() {
+    let pair = Pair::new();
+    let prompt = ["--ids", "1,2,3,4,5", "-n", "12"];
+    let plain = json_of(pair.command("run").args(prompt));
+    assert_eq!(plain["ids"].as_array().unwrap().len(), 12);
+    assert_eq!(plain["spec"], json!({"state": "off", "reason": "no --drafter"}));
+    assert!(plain["timings"].get("draft_n").is_none());
+    for more in [&["--draft-max", "3"][..], &["--threads", "1"], &["--isa", "scalar"], &[]] {
+        let found = json_of(pair.drafting("run").args(prompt).args(more));
+        assert_eq!(found["ids"], plain["ids"]);
+        assert_eq!(found["spec"]["state"], "active");
+        let timings = &found["timings"];
+        let rounds = timings["draft_rounds"].as_u64().unwrap();
+        let per_round = timings["accept_len"].as_f64().unwrap();
+        assert!((per_round - 11.0 / rounds as f64).abs() < 1e-12);
+        assert!(timings["draft_n_accepted"].as_u64() <= timings["draft_n"].as_u64());
+    }
+    for more in [["--temp", "0.8", "--top-k", "9"], ["--temp", "1.5", "--top-p", "0.9"]] {
+        let plain = json_of(pair.command("run").args(prompt).args(more));
+        let found = json_of(pair.drafting("run").args(prompt).args(more));
+        assert_eq!(found["ids"], plain["ids"]);
+        let other = json_of(pair.command("run").args(prompt).args(more).args(["--seed", "1"]));
+        assert_ne!(other["ids"], plain["ids"]);
+    }
+}
+
+#[test]
+fn a_run_without_tokenizer_prints_ids() {
+    let pair = Pair::new();
+    let plain = json_of(pair.command("run").args(["--ids", "7,8,9", "-n", "4"]));
+    assert_eq!(plain["text"], Value::Null);
+    let ids: Vec<String> =
+        plain["ids"].as_array().unwrap().iter().map(ToString::to_string).collect();
+    let output = pair.command("run").args(["--ids", "7,8,9", "-n", "4"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), ids.join(" "));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("answer: 4 tokens"), "{stderr}");
+    refused(pair.command("run").args(["-p", "hello"]), 3, &["target.gguf", "tokenizer"]);
+}
+
+#[test]
+fn the_largest_logits_come_with_their_ids() {
+    let pair = Pair::new();
+    let args = ["--ids", "7,8,9", "-n", "5", "--top-logits", "3"];
+    let found = json_of(pair.drafting("run").args(args));
+    let rows = found["top_logits"].as_array().unwrap();
+    assert_eq!(rows.len(), 5);
+    for (row, id) in rows.iter().zip(found["ids"].as_array().unwrap()) {
+        assert_eq!((row.as_array().unwrap().len(), &row[0]["id"]), (3, id));
+        assert!(row[0]["logit"].as_f64() >= row[1]["logit"].as_f64());
+    }
+}
+
+#[test]
+fn budgets_and_contexts_are_exact() {
+    let pair = Pair::new();
+    for n in [0, 1, 2, 7, 8, 9] {
+        let n = n.to_string();
+        let found = json_of(pair.drafting("run").args(["--ids", "1,2,3", "-n", &n]));
+        assert_eq!(found["ids"].as_array().unwrap().len().to_string(), n);
+        assert_eq!((&found["finish_reason"], &found["completion_tokens"]), (&json!("length"), &json!(found["ids"].as_array().unwrap().len())));
+    }
+    // The last token needs no place in the context.
+    let found = json_of(pair.drafting("run").args(["--ids", "1,2,3", "--ctx", "10"]));
+    assert_eq!(found["ids"].as_array().unwrap().len(), 8);
+    refused(pair.command("run").args(["--ids", "1,2,3", "--ctx", "2"]), 3, &["context of 2", "3"]);
+}
+
+#[test]
+fn exactness_can_be_verified() {
+    let pair = Pair::new();
+    let prompts = pair.dir.path().join("prompts.jsonl");
+    std::fs::write(&prompts, "{\"ids\": [1,2,3]}\n\n{\"ids\": [9,8,7,6,5,4,3,2,1]}\n").unwrap();
+    let mut command = pair.drafting("verify-exact");
+    let found = json_of(command.arg("--prompts").arg(&prompts).args(["-n", "10"]));
+    assert_eq!((&found["verdict"], &found["prompts"]), (&json!("exact"), &json!(2)));
+    assert_eq!(found["logits_compared"], 8 * 20);
+    assert_eq!(found["drafts"].as_array().unwrap().len(), 8);
+    let mut command = pair.drafting("verify-exact");
+    command.arg("--prompts").arg(&prompts).args(["-n", "6", "--draft-max", "2..3", "--temp", "1"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("exact: 12 tokens of 2 prompts"));
+
+    std::fs::write(&prompts, "{\"ids\": [1,2,3]}\n{\"idz\": [1]}\n").unwrap();
+    let mut command = pair.drafting("verify-exact");
+    refused(command.arg("--prompts").arg(&prompts), 3, &["prompts.jsonl", "line 2", "idz"]);
+    let mut command = pair.drafting("verify-exact");
+    refused(command.args(["--draft-max", "0..8"]), 2, &["at most 7"]);
+    refused(&mut pair.command("verify-exact"), 2, &["--drafter"]);
+}
+
+#[test]
+fn more_drafts_than_the_block_has_are_cut_with_a_note() {
+    let pair = Pair::new();
+    let mut command = pair.drafting("run");
+    let output = command.args(["--ids", "1,2", "-n", "3", "--draft-max", "8"]).output().unwrap();
+    assert!(output.status.success());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("note: --draft-max 8: the drafter's block has 7"), "{stderr}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_in_one_line() {
+    let pair = Pair::new();
+    let ids = ["--ids", "1,2"];
+    refused(pair.command("run").args(ids).args(["--spec", "required"]), 2, &["--drafter"]);
+    refused(pair.command("run").args(["--ids", "1,64"]), 3, &["64", "64 tokens"]);
+    refused(pair.command("run").args(ids).args(["--temp", "-1"]), 2, &["temperature", "-1"]);
+    refused(pair.command("run").args(ids).args(["--temp", "1", "--top-p", "0"]), 2, &["top_p"]);
+
+    let shape = Shape { vocab: 96, ..Shape::mini() };
+    let dir = tempfile::tempdir().unwrap();
+    let other = write(dir.path(), &config(&shape), Kind::Float, shape.block, 3);
+    let mut command = pair.command("run");
+    let fit = ["does not fit", "vocabulary size", "96", "64"];
+    refused(command.args(ids).arg("--drafter").arg(other), 3, &fit);
+
+    let bad = dir.path().join("bad.gguf");
+    for (bytes, part) in [(&b""[..], "bad.gguf"), (b"GGUF", "bad.gguf"), (b"MZ..........", "GGUF")] {
+        std::fs::write(&bad, bytes).unwrap();
+        let mut command = Command::cargo_bin("drafter").unwrap();
+        refused(command.arg("run").args(ids).arg("--target").arg(&bad), 3, &[part]);
+    }
+    let mut command = Command::cargo_bin("drafter").unwrap();
+    command.arg("run").args(ids).arg("--target").arg(Path::new("/nowhere/x.gguf"));
+    refused(&mut command, 3, &["/nowhere/x.gguf"]);
+}
