@@ -25,7 +25,7 @@ use crate::rows::{Primal, Rows};
 use crate::target::{LogitRows, State, Target};
 
 pub use noise::{Noise, philox};
-pub use proposer::{DrafterProposer, Proposer};
+pub use proposer::{Coupling, DrafterProposer, Proposer, Request};
 pub use sampler::{Sampler, Sampling};
 pub use verifier::{Greedy, Verifier};
 
@@ -247,7 +247,9 @@ impl Run<'_, '_> {
         if n == 0 {
             return Ok(Vec::new());
         }
-        let mut drafts = proposer.propose(self.target, pending, n)?;
+        let (position, sampler) = (session.state.len(), self.verifier.sampler());
+        let request = Request { pending, position, max: n, sampler };
+        let mut drafts = proposer.propose(self.target, &request)?;
         drafts.truncate(n);
         Ok(drafts)
     }
