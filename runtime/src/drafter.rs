@@ -6,8 +6,11 @@
 //!     per layer  a = rms(x);  δ = kernel_projection · a
 //!                x += conv(O · attention(conv(a, δ_in)), δ_out)
 //!                and the same around the MLP
-//! selector:      S(a, b) = logit(b) + Σ_r P[a, r] · z_r · Q[b, r], walked greedily from `pending`
+//! selector:      S(a, b) = logit(b) + Σ_r P[a, r] · z_r · Q[b, r], walked from `pending`
 //! ```
+//!
+//! The walk takes the likeliest candidate of each row, or the one that a caller's rule chooses: with
+//! sampling, the one that wins with the noise of the target's own draw.
 //!
 //! Row `i` proposes the token of its own position. All rows of a block see each other (unless the
 //! configuration says that they are causal), so the block always has its full width and a shorter
@@ -22,4 +25,4 @@ mod selector;
 
 pub use context::Context;
 pub use load::Drafter;
-pub use selector::top_k;
+pub use selector::{likeliest, top_k};

@@ -68,6 +68,16 @@ pub enum Error {
         /// The target's.
         target: u64,
     },
+    /// A sampling parameter has no meaning.
+    #[error("sampling parameter `{name}`: expected {expected}, found {found}")]
+    Sampling {
+        /// The parameter.
+        name: &'static str,
+        /// What is legal.
+        expected: &'static str,
+        /// What was given.
+        found: f64,
+    },
     /// There is no token to continue from.
     #[error("empty prompt")]
     EmptyPrompt,

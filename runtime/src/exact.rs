@@ -147,7 +147,7 @@ pub fn prove(
     for (i, draft_max) in drafts.enumerate() {
         let limits = Limits { prefill_chunk: chunk(i, limits.prefill_chunk), ..limits.clone() };
         let context = Context::new(pair.drafter.config(), pair.kv);
-        let mut proposer = DrafterProposer { drafter: pair.drafter, context };
+        let mut proposer = DrafterProposer::new(pair.drafter, context);
         let mut check = Check { plain: &plain, n: 0, states: 0, difference: None };
         let speculation = Speculation::On { proposer: &mut proposer, max: draft_max };
         let generated = pair.run(prompt, &limits, &mut *verifier(), speculation, &mut check)?;

@@ -12,7 +12,7 @@ mod log;
 mod sum;
 mod trig;
 
-pub use exp::{exp, sigmoid, silu, softplus, tanh};
+pub use exp::{exp, exp_f64, sigmoid, silu, softplus, tanh};
 pub use log::{ln, pow};
 pub use sum::{Sum16, dot16, sum_squares};
 pub use trig::sin_cos;

@@ -4,13 +4,17 @@
 //! would have chosen itself, delivers it with the target's own next token, and commits exactly what
 //! was delivered. With [`Speculation::Off`] the same loop runs with no proposals: that is plain
 //! decoding, and the oracle. Ids, logits and state are the same bits either way, because every row
-//! of a pass is computed as if it were alone and the choice at a position depends on its logits only.
+//! of a pass is computed as if it were alone and the choice at a position depends on its logits, the
+//! position and fixed parameters only. That holds for sampling as well: a [`Sampler`] takes its noise
+//! from a counter, so a proposal is accepted exactly when it is the token that is drawn there.
 //!
 //! The token that was delivered last is *pending*: it is not part of the state until the next round
 //! takes it in. At the end of a request, by stop, budget or context, state and pending token hold
 //! exactly the prompt and the delivered tokens.
 
+mod noise;
 mod proposer;
+mod sampler;
 mod verifier;
 
 use std::collections::BTreeSet;
@@ -20,7 +24,9 @@ use crate::Error;
 use crate::rows::{Primal, Rows};
 use crate::target::{LogitRows, State, Target};
 
-pub use proposer::{DrafterProposer, Proposer};
+pub use noise::{Noise, philox};
+pub use proposer::{Coupling, DrafterProposer, Proposer, Request};
+pub use sampler::{Sampler, Sampling};
 pub use verifier::{Greedy, Verifier};
 
 /// Whether tokens are proposed.
@@ -259,7 +265,9 @@ impl Run<'_, '_> {
         if n == 0 {
             return Ok(Vec::new());
         }
-        let mut drafts = proposer.propose(self.target, pending, n)?;
+        let (position, sampler) = (session.state.len(), self.verifier.sampler());
+        let request = Request { pending, position, max: n, sampler };
+        let mut drafts = proposer.propose(self.target, &request)?;
         drafts.truncate(n);
         Ok(drafts)
     }

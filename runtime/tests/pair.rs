@@ -95,7 +95,7 @@ fn run(
     let limits = Limits { max_tokens: Some(record.greedy.len()), ..Limits::default() };
     let mut session = Session { state: State::new(target.config(), kv), pending: None };
     let mut proposer = drafter.map(|(drafter, max)| {
-        (DrafterProposer { drafter, context: Context::new(drafter.config(), kv) }, max)
+        (DrafterProposer::new(drafter, Context::new(drafter.config(), kv)), max)
     });
     let speculation = match &mut proposer {
         None => Speculation::Off,

@@ -20,8 +20,8 @@ use runtime::exact::{Pair, What, prove};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{
-    DrafterProposer, Finish, Generated, Greedy, Limits, Observer, Proposer, Session, Speculation,
-    Unobserved, Verifier,
+    Coupling, DrafterProposer, Finish, Generated, Greedy, Limits, Observer, Proposer, Request,
+    Sampler, Sampling, Session, Speculation, Unobserved, Verifier,
 };
 use runtime::rows::{Primal, Rows};
 use runtime::target::{Digest, LogitRows, State, Target};
@@ -72,10 +72,20 @@ fn run(
     limits: &Limits,
     speculation: Speculation<'_>,
 ) -> (Generated, Trace) {
+    run_with(target, prompt, limits, &mut Greedy, speculation)
+}
+
+fn run_with(
+    target: &Target,
+    prompt: &[u32],
+    limits: &Limits,
+    verifier: &mut dyn Verifier,
+    speculation: Speculation<'_>,
+) -> (Generated, Trace) {
     let mut trace = Trace::default();
     let mut session = session(target);
     let generated =
-        session.generate(target, prompt, limits, &mut Greedy, speculation, &mut trace).unwrap();
+        session.generate(target, prompt, limits, verifier, speculation, &mut trace).unwrap();
     assert_eq!(generated.ids, trace.ids);
     (generated, trace)
 }
@@ -154,9 +164,11 @@ impl Proposer for Scripted {
         Ok(())
     }
 
-    fn propose(&mut self, _: &Target, pending: u32, max: usize) -> Result<Vec<u32>, Error> {
+    fn propose(&mut self, _: &Target, request: &Request<'_>) -> Result<Vec<u32>, Error> {
+        let Request { pending, position, max, .. } = *request;
         self.rounds += 1;
         // Taken in: the prompt and all delivered tokens but the pending one.
+        assert_eq!(position, self.taken_in);
         let done = self.taken_in - self.prompt + 1;
         assert_eq!(self.right[done - 1].0, pending);
         let n = match self.habit {
@@ -228,7 +240,7 @@ fn a_drafter_changes_nothing_at_any_draft_length() {
         for max in 0..8 {
             for chunk in if max == 3 { vec![0, 1, 5] } else { vec![0] } {
                 let context = Context::new(drafter.config(), KvType::F16);
-                let mut proposer = DrafterProposer { drafter: &drafter, context };
+                let mut proposer = DrafterProposer::new(&drafter, context);
                 let limits = Limits { prefill_chunk: chunk, ..budget(n) };
                 let speculation = Speculation::On { proposer: &mut proposer, max };
                 let (_, trace) = run(&target, &prompt, &limits, speculation);
@@ -238,6 +250,166 @@ fn a_drafter_changes_nothing_at_any_draft_length() {
         }
         assert!(contexts.iter().all(|digest| *digest == contexts[0]));
     }
+}
+
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let temperature = prop::sample::select(vec![0.0, 0.3, 0.7, 1.0, 4.0]);
+    let top_k = prop::sample::select(vec![0, 1, 3, 20]);
+    let top_p = prop::sample::select(vec![0.2, 0.8, 0.95, 1.0]);
+    let min_p = prop::sample::select(vec![0.0, 0.05, 0.4]);
+    (temperature, top_k, top_p, min_p, any::<u64>()).prop_map(
+        |(temperature, top_k, top_p, min_p, seed)| Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// As `scripted_proposers_change_nothing`, with any sampling parameters and seed.
+    #[test]
+    fn sampled_output_is_the_same_with_speculation(
+        prompt in prop::collection::vec(0u32..64, 1..24),
+        sampling in sampling(),
+        habit in prop::sample::select(&HABITS[..]),
+        max in 0usize..8,
+        chunk in 0usize..10,
+        n in 1usize..30,
+        stop_at in 0usize..40,
+    ) {
+        let mut sampler = Sampler::new(sampling).unwrap();
+        let (_, free) = run_with(&MINI, &prompt, &budget(n), &mut sampler, Speculation::Off);
+        let stop: BTreeSet<u32> = free.ids.get(stop_at).copied().into_iter().collect();
+        let limits = Limits { stop, ..budget(n) };
+        let off = Speculation::Off;
+        let (expected, plain) = run_with(&MINI, &prompt, &limits, &mut sampler, off);
+        let limits = Limits { prefill_chunk: chunk, ..limits };
+        let mut proposer = Scripted::new(habit, &free, MINI.vocab(), prompt.len());
+        let speculation = Speculation::On { proposer: &mut proposer, max };
+        let (found, trace) = run_with(&MINI, &prompt, &limits, &mut sampler, speculation);
+        assert_same(&plain, &trace);
+        prop_assert_eq!(found.finish, expected.finish);
+        prop_assert_eq!(proposer.taken_in, prompt.len() + found.ids.len() - 1);
+        if habit == Habit::Right
+            && let [whole @ .., _] = &found.rounds[..]
+        {
+            prop_assert!(whole.iter().all(|round| round.accepted == round.drafted));
+        }
+        if sampling.temperature == 0.0 {
+            let (greedy, _) = run(&MINI, &prompt, &limits, Speculation::Off);
+            prop_assert_eq!(greedy.ids, found.ids);
+        }
+    }
+
+    /// A follow-up turn draws what it would have drawn from the beginning.
+    #[test]
+    fn a_sampled_session_goes_on_where_it_ended(sampling in sampling(), max in 0usize..8) {
+        let (first, second) = ([1, 2, 3], [4, 5, 6, 7]);
+        let mut sampler = Sampler::new(sampling).unwrap();
+        let off = || Speculation::Off;
+        let (_, long) = run_with(&MINI, &first, &budget(40), &mut sampler, off());
+        let mut history = first.to_vec();
+        history.extend(&long.ids[..11]);
+        history.extend(second);
+        let (expected, _) = run_with(&MINI, &history, &budget(9), &mut sampler, off());
+        let mut session = session(&MINI);
+        let mut proposer = Scripted::new(Habit::Sometimes, &long, MINI.vocab(), first.len());
+        let speculation = Speculation::On { proposer: &mut proposer, max };
+        session
+            .generate(&MINI, &first, &budget(11), &mut sampler, speculation, &mut Unobserved)
+            .unwrap();
+        let found = session
+            .generate(&MINI, &second, &budget(9), &mut sampler, off(), &mut Unobserved)
+            .unwrap();
+        prop_assert_eq!(found, expected);
+    }
+}
+
+/// Draws differ between seeds, and are the same with a drafter, however it follows the sampler.
+#[test]
+fn a_drafter_changes_no_draw() {
+    let target = target(&Shape::mini(), ActQuant::A8);
+    let drafter = drafter(&Shape::mini(), &target);
+    let prompt: Vec<u32> = (0..9).map(|i| (i * i) % 60).collect();
+    let mut texts = BTreeSet::new();
+    for seed in 0..6 {
+        let sampling = Sampling { temperature: 0.8, top_k: 20, top_p: 0.95, min_p: 0.01, seed };
+        let mut sampler = Sampler::new(sampling).unwrap();
+        let limits = budget(24);
+        let (_, plain) = run_with(&target, &prompt, &limits, &mut sampler, Speculation::Off);
+        for coupling in [Coupling::Off, Coupling::Noise, Coupling::Full] {
+            for max in [1, 4, 7] {
+                let context = Context::new(drafter.config(), KvType::F16);
+                let mut proposer =
+                    DrafterProposer { coupling, ..DrafterProposer::new(&drafter, context) };
+                let speculation = Speculation::On { proposer: &mut proposer, max };
+                let (_, trace) = run_with(&target, &prompt, &limits, &mut sampler, speculation);
+                assert_same(&plain, &trace);
+            }
+        }
+        texts.insert(plain.ids);
+    }
+    assert_eq!(texts.len(), 6);
+}
+
+/// A drafter whose scores are the target's logits proposes every draw, position by position.
+#[test]
+fn shared_noise_is_that_of_the_position() {
+    #[derive(Debug)]
+    struct Twin<'a> {
+        target: &'a Target,
+        /// The prompt and what will be delivered.
+        ids: Vec<u32>,
+        coupled: bool,
+    }
+    impl Proposer for Twin<'_> {
+        fn taps(&self) -> &[usize] {
+            &[]
+        }
+        fn extend(&mut self, _: &Rows<Primal>) -> Result<(), Error> {
+            unreachable!("nothing is tapped")
+        }
+        fn propose(&mut self, _: &Target, request: &Request<'_>) -> Result<Vec<u32>, Error> {
+            let mut ids = self.ids[..=request.position].to_vec();
+            assert_eq!(ids.last(), Some(&request.pending));
+            let mut state = State::new(self.target.config(), KvType::F16);
+            let mut drafts = Vec::new();
+            for i in 0..request.max {
+                let pass = self.target.advance(&mut state, &ids, &[], LogitRows::Last)?;
+                let logits = pass.logits.unwrap();
+                let scores: Vec<(u32, f32)> =
+                    logits.row(0).iter().enumerate().map(|(id, l)| (id as u32, *l)).collect();
+                let sampler = request.sampler.filter(|_| self.coupled);
+                let at = request.position + 1 + i;
+                let id = sampler
+                    .map_or_else(|| runtime::drafter::likeliest(&scores), |s| s.pick(&scores, at));
+                drafts.push(id);
+                ids = vec![id];
+            }
+            Ok(drafts)
+        }
+    }
+    let prompt = [5, 4, 3];
+    let sampling = Sampling { top_k: 20, top_p: 0.9, seed: 3, ..Sampling::default() };
+    let mut sampler = Sampler::new(sampling).unwrap();
+    let (plain, _) = run_with(&MINI, &prompt, &budget(25), &mut sampler, Speculation::Off);
+    let mut accepted = Vec::new();
+    for coupled in [true, false] {
+        let ids = prompt.iter().chain(&plain.ids).copied().collect();
+        let mut twin = Twin { target: &MINI, ids, coupled };
+        let speculation = Speculation::On { proposer: &mut twin, max: 5 };
+        let (found, _) = run_with(&MINI, &prompt, &budget(25), &mut sampler, speculation);
+        assert_eq!(found.ids, plain.ids);
+        accepted.push(found.rounds.iter().map(|round| round.accepted).sum::<usize>());
+    }
+    // 24 tokens in rounds of 6: all 20 proposals that are followed by a token of the target's own.
+    assert_eq!(accepted[0], 20);
+    assert!(accepted[1] < 15, "{accepted:?}");
 }
 
 #[test]
@@ -381,7 +553,7 @@ fn what_a_proposer_gets_wrong_is_an_error() {
         fn extend(&mut self, _: &Rows<Primal>) -> Result<(), Error> {
             unreachable!("nothing is tapped")
         }
-        fn propose(&mut self, _: &Target, _: u32, _: usize) -> Result<Vec<u32>, Error> {
+        fn propose(&mut self, _: &Target, _: &Request<'_>) -> Result<Vec<u32>, Error> {
             Ok(vec![64])
         }
     }

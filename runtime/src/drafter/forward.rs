@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::block_conv::Side;
 use super::context::Context;
 use super::load::{Drafter, Layer};
+use super::selector::likeliest;
 use crate::attention::attend;
 use crate::kv::KvCache;
 use crate::linear::Input;
@@ -44,7 +45,7 @@ impl Drafter {
         Ok(())
     }
 
-    /// The tokens proposed after `pending`, which stands at the context's end: at most
+    /// The likeliest tokens after `pending`, which stands at the context's end: at most
     /// `block_size - 1`, fewer where the drafter's longest context ends.
     ///
     /// # Errors
@@ -54,6 +55,21 @@ impl Drafter {
         context: &mut Context,
         target: &Target,
         pending: u32,
+    ) -> Result<Vec<u32>, Error> {
+        self.draft_by(context, target, pending, |_, scores| likeliest(scores))
+    }
+
+    /// As [`Drafter::draft`], with another rule for the walk: `choose` is given how many tokens were
+    /// chosen before, and the candidates with their scores, by id ascending; there is at least one.
+    ///
+    /// # Errors
+    /// As [`Drafter::draft`].
+    pub fn draft_by(
+        &self,
+        context: &mut Context,
+        target: &Target,
+        pending: u32,
+        mut choose: impl FnMut(usize, &[(u32, f32)]) -> u32,
     ) -> Result<Vec<u32>, Error> {
         let room = self.config.max_position_embeddings.saturating_sub(context.len);
         let n = self.config.block_size.min(room);
@@ -66,8 +82,8 @@ impl Drafter {
         self.shape_logits(&mut logits);
         let z = self.selector_hidden.apply(&Input::new(&hidden, &self.arithmetic))?;
         let mut previous = pending;
-        let walk = logits.iter().zip(z.iter()).map(|(logits, z)| {
-            previous = self.selector.next(previous, logits, z);
+        let walk = logits.iter().zip(z.iter()).enumerate().map(|(i, (logits, z))| {
+            previous = choose(i, &self.selector.scores(previous, logits, z));
             previous
         });
         Ok(walk.collect())

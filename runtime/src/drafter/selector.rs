@@ -27,32 +27,40 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// The token after `previous`: the candidate with the largest
-    /// `logit(b) + Σ_r (P[previous, r] · z_r) · Q[b, r]`, the lowest id among equals.
-    pub(super) fn next(&self, previous: u32, logits: &[f32], z: &[f32]) -> u32 {
+    /// The candidates for the token after `previous` and their scores
+    /// `logit(b) + Σ_r (P[previous, r] · z_r) · Q[b, r]`, by id ascending.
+    pub(super) fn scores(&self, previous: u32, logits: &[f32], z: &[f32]) -> Vec<(u32, f32)> {
         let mut p = vec![0.0; z.len()];
         let mut q = vec![0.0; z.len()];
         self.predecessor.dequantize_row(previous as usize, &mut p);
         p.iter_mut().zip(z).for_each(|(p, z)| *p *= z);
-        let score = |id: u32, q: &mut [f32]| {
-            self.successor.dequantize_row(id as usize, q);
-            let mut sum = Sum16::new();
-            for (r, (p, q)) in p.iter().zip(&*q).enumerate() {
-                sum.add(r, p * q);
-            }
-            logits[id as usize] + sum.total()
-        };
         let mut candidates = top_k(logits, self.top_k);
         candidates.sort_unstable();
-        let mut best = (candidates[0], f32::NEG_INFINITY);
-        for id in candidates {
-            let score = score(id, &mut q);
-            if score > best.1 {
-                best = (id, score);
+        let score = |id: u32| {
+            self.successor.dequantize_row(id as usize, &mut q);
+            let mut sum = Sum16::new();
+            for (r, (p, q)) in p.iter().zip(&q).enumerate() {
+                sum.add(r, p * q);
             }
-        }
-        best.0
+            (id, logits[id as usize] + sum.total())
+        };
+        candidates.into_iter().map(score).collect()
     }
+}
+
+/// The candidate with the largest score, the lowest id among equals; `scores` are by id ascending.
+///
+/// # Panics
+/// If there are no candidates.
+#[must_use]
+pub fn likeliest(scores: &[(u32, f32)]) -> u32 {
+    let mut best = (scores[0].0, f32::NEG_INFINITY);
+    for (id, score) in scores {
+        if *score > best.1 {
+            best = (*id, *score);
+        }
+    }
+    best.0
 }
 
 #[cfg(test)]
@@ -91,13 +99,14 @@ mod tests {
             top_k: 3,
         };
         let logits = [3.0, 2.0, 2.0, 1.0];
+        let next = |previous, z: [f32; 2]| likeliest(&selector.scores(previous, &logits, &z));
         // Token 3 would win every pair, but is no candidate.
-        assert_eq!(selector.next(0, &logits, &[1.0, 1.0]), 1);
-        assert_eq!(selector.next(1, &logits, &[1.0, 1.0]), 2);
-        assert_eq!(selector.next(2, &logits, &[1.0, 1.0]), 0);
-        assert_eq!(selector.next(0, &logits, &[-1.0, 1.0]), 0);
+        assert_eq!(next(0, [1.0, 1.0]), 1);
+        assert_eq!(next(1, [1.0, 1.0]), 2);
+        assert_eq!(next(2, [1.0, 1.0]), 0);
+        assert_eq!(next(0, [-1.0, 1.0]), 0);
         // Equal scores: the lowest id.
-        assert_eq!(selector.next(3, &logits, &[1.0, 1.0]), 1);
-        assert_eq!(selector.next(0, &logits, &[0.2, 0.0]), 0);
+        assert_eq!(next(3, [1.0, 1.0]), 1);
+        assert_eq!(next(0, [0.2, 0.0]), 0);
     }
 }

@@ -31,7 +31,8 @@ const COEFFICIENTS: [f64; 14] = {
 
 /// `e^x` in f64 for `|x| <= 708`, relative error below 2^-51; larger arguments count as ±708.
 /// NaN gives NaN.
-pub(super) fn exp_f64(x: f64) -> f64 {
+#[must_use]
+pub fn exp_f64(x: f64) -> f64 {
     // Comparisons, so that a NaN passes.
     let x = if x > LIMIT { LIMIT } else { x };
     let x = if x < -LIMIT { -LIMIT } else { x };

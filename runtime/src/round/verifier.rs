@@ -1,5 +1,6 @@
 //! The target's own choice at a position.
 
+use super::sampler::Sampler;
 use crate::Error;
 
 /// Chooses the token at a position from the target's logits.
@@ -13,6 +14,12 @@ pub trait Verifier {
     /// # Errors
     /// [`Error::NonFinite`] for logits from which nothing can be chosen.
     fn choose(&mut self, logits: &[f32], position: usize) -> Result<u32, Error>;
+
+    /// The sampler that it chooses with, for proposers that add the same noise; none when it does
+    /// not draw.
+    fn sampler(&self) -> Option<&Sampler> {
+        None
+    }
 }
 
 /// The most likely token, the lowest id among equals.
