@@ -19,7 +19,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::{Error, Source, without_bom};
+use crate::{Error, Source, shown, without_bom};
 use document::Document;
 use fields::Fields;
 
@@ -155,12 +155,14 @@ impl Config {
             hint: None,
         };
         if let Err(e) = serde_json::from_slice::<unique::Keys>(json) {
-            return Err(not_an_object(format!("a JSON error: {e}")));
+            return Err(not_an_object(format!("a JSON error: {}", shown(&e.to_string()))));
         }
         let raw = match serde_json::from_slice(json) {
             Ok(Value::Object(map)) => map,
             Ok(other) => return Err(not_an_object(fields::describe(&other))),
-            Err(e) => return Err(not_an_object(format!("a JSON error: {e}"))),
+            Err(e) => {
+                return Err(not_an_object(format!("a JSON error: {}", shown(&e.to_string()))));
+            }
         };
         let text = std::str::from_utf8(json).map_err(|e| not_an_object(e.to_string()))?;
         let config = Self { text: Some(Document::new(text)), ..Self::from_map(path, raw)? };

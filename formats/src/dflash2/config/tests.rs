@@ -347,6 +347,13 @@ fn a_rewritten_config_spells_numbers_as_its_author() {
 }
 
 #[test]
+fn a_key_that_stands_twice_cannot_break_the_message() {
+    let json = br#"{"a\n\u001b[2J": 1, "a\n\u001b[2J": 2}"#;
+    let message = Config::parse(Path::new("config.json"), json).unwrap_err().to_string();
+    assert!(message.contains(r"`a\n\u{1b}[2J` a second time"), "{message}");
+}
+
+#[test]
 fn a_byte_order_mark_is_skipped() {
     let marked = [b"\xEF\xBB\xBF", PUBLISHED].concat();
     let read = |json: &[u8]| Config::parse(Path::new("config.json"), json).unwrap();
