@@ -115,6 +115,18 @@ fn a_q4nx_that_is_not_exact_ternary_is_refused() {
 }
 
 #[test]
+fn a_block_of_no_transform_is_told_once() {
+    let case = compiled();
+    let mut bytes = fs::read(case.out("m.gguf")).unwrap();
+    let key = b"prism.hadamard.block_size";
+    let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
+    bytes[at..at + 4].copy_from_slice(&1u32.to_le_bytes());
+    fs::write(case.out("m.gguf"), bytes).unwrap();
+    let run = case.convert("m.gguf", "n.gguf", &[]).refused(3, &["the rotation", "found 1"]);
+    assert_eq!(run.stderr().matches("power of two").count(), 1, "{}", run.stderr());
+}
+
+#[test]
 fn a_q4nx_without_its_rotation_is_refused() {
     let case = compiled();
     fs::copy(case.input("config.json"), case.out("config.json")).unwrap();
