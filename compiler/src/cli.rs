@@ -10,26 +10,31 @@ mod summary;
 mod ternarize;
 mod verify;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::error::ErrorKind;
-
-use args::{Cli, Command};
+use args::Command;
 use printer::Printer;
+
+/// Prints what stands in the place of a run: a complaint, the help or the version.
+fn no_run(message: &clap::Error) -> ExitCode {
+    let printed = message.print().and_then(|()| io::stdout().flush());
+    match printed {
+        _ if message.use_stderr() => exit::USAGE.into(),
+        // A reader that went away is no failure of ours.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "ternarize: {}: {error}", printer::STDOUT);
+            exit::OUTPUT.into()
+        }
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
+    }
+}
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match args::parse() {
         Ok(cli) => cli,
-        Err(error) => {
-            // A reader that went away is no failure of ours.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => exit::USAGE.into(),
-            };
-        }
+        Err(error) => return no_run(&error),
     };
     let printer = Printer::new(&cli.common);
     let result = match &cli.command {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use formats::shown_path;
+
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,7 +13,10 @@ pub enum Error {
     #[error(transparent)]
     Input(#[from] formats::Error),
     /// The input is sound, but this output cannot hold it.
-    #[error("`{}`: {format} cannot hold this drafter: expected {expected}, found {found}", path.display())]
+    #[error(
+        "`{}`: {format} cannot hold this drafter: expected {expected}, found {found}",
+        shown_path(path)
+    )]
     Unsupported {
         /// The output that was asked for.
         path: PathBuf,
@@ -25,7 +30,7 @@ pub enum Error {
         hint: Option<String>,
     },
     /// An output may not be written to this path.
-    #[error("`{}`: {problem}", path.display())]
+    #[error("`{}`: {problem}", shown_path(path))]
     OutputPath {
         /// The output.
         path: PathBuf,
@@ -37,7 +42,7 @@ pub enum Error {
     /// The file system has too little room.
     #[error(
         "`{}`: not enough space: the outputs need {needed} bytes, {available} are available",
-        path.display()
+        shown_path(path)
     )]
     NoSpace {
         /// The output.
@@ -48,7 +53,7 @@ pub enum Error {
         available: u64,
     },
     /// The system refused to write.
-    #[error("{doing} `{}`: {source}", path.display())]
+    #[error("{doing} `{}`: {source}", shown_path(path))]
     Write {
         /// What was being done: "writing", "creating", "renaming".
         doing: &'static str,
@@ -57,9 +62,12 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The user asked to stop.
+    /// The user asked to stop a run.
     #[error("interrupted; nothing was written")]
     Interrupted,
+    /// The user asked to stop before there was an answer.
+    #[error("interrupted; the file was not read to its end")]
+    Undecided,
 }
 
 /// Whose turn it is after an [`Error`].
@@ -80,7 +88,7 @@ impl Error {
         match self {
             Self::Input(_) | Self::Unsupported { .. } => Failure::Input,
             Self::OutputPath { .. } | Self::NoSpace { .. } | Self::Write { .. } => Failure::Output,
-            Self::Interrupted => Failure::Interrupted,
+            Self::Interrupted | Self::Undecided => Failure::Interrupted,
         }
     }
 
@@ -90,7 +98,7 @@ impl Error {
         match self {
             Self::Input(e) => e.hint(),
             Self::Unsupported { hint, .. } | Self::OutputPath { hint, .. } => hint.as_deref(),
-            Self::NoSpace { .. } | Self::Write { .. } | Self::Interrupted => None,
+            Self::NoSpace { .. } | Self::Write { .. } | Self::Interrupted | Self::Undecided => None,
         }
     }
 

@@ -4,7 +4,7 @@
 use formats::dflash2::config::{Config, LayerType};
 use serde_json::{Map, Value, json};
 
-/// The one fact that a GGUF does not hold.
+/// The one fact that a GGUF need not hold.
 const NOT_IN_GGUF: &str = "num_target_layers";
 
 /// Every fact of a configuration, defaults filled in.

@@ -8,13 +8,15 @@
 mod metadata;
 mod pack;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use formats::dflash2::config::{Config, MAX_CONFIG_BYTES};
 use formats::dflash2::drafter::{Container, Drafter};
+use formats::dflash2::gguf_keys::CONFIG;
 use formats::safetensors::{Checkpoint, Dtype};
-use formats::{Error, Source, gguf, mlx, q4nx, shown};
+use formats::{Error, Source, gguf, mlx, q4nx, shown, without_bom};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -114,7 +116,7 @@ pub struct Tensor {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub published_name: Option<String>,
     /// How it is stored.
-    pub encoding: String,
+    pub encoding: Cow<'static, str>,
     /// Extents, outermost first: `[out, in]` of a drafter's matrix, else as stored.
     pub shape: Vec<u64>,
     /// Its size.
@@ -177,7 +179,7 @@ pub fn inspect(path: &Path, config: Option<&Path>) -> Result<Inspection, Error> 
 /// The JSON object in a file, if that is what it holds.
 fn object_at(path: &Path) -> Option<Map<String, Value>> {
     let source = Source::open(path).ok().filter(|s| s.len() <= MAX_CONFIG_BYTES)?;
-    serde_json::from_slice(&source.read_vec(0, source.len()).ok()?).ok()
+    serde_json::from_slice(without_bom(&source.read_vec(0, source.len()).ok()?)).ok()
 }
 
 fn is_pack(config: &Map<String, Value>) -> bool {
@@ -259,7 +261,7 @@ impl Inspection {
                 name: tensor.stored_name.clone(),
                 published_name: (tensor.stored_name != tensor.spec.name)
                     .then(|| tensor.spec.name.clone()),
-                encoding: tensor.encoding.name().to_owned(),
+                encoding: tensor.encoding.name().into(),
                 shape: tensor.spec.shape.clone(),
                 size_bytes: tensor.byte_len(),
                 offset_bytes: tensor.offset(),
@@ -299,8 +301,8 @@ impl Inspection {
                 name: tensor.name.clone(),
                 published_name: None,
                 encoding: match chunk_kind(tensor.dtype, &tensor.shape) {
-                    Some(kind) => format!("{} ({kind:?} chunks)", tensor.dtype),
-                    None => tensor.dtype.name().to_owned(),
+                    Some(kind) => format!("{} ({kind:?} chunks)", tensor.dtype).into(),
+                    None => tensor.dtype.name().into(),
                 },
                 shape: tensor.shape.clone(),
                 size_bytes: tensor.len,
@@ -347,6 +349,8 @@ fn chunk_kind(dtype: Dtype, shape: &[u64]) -> Option<q4nx::ChunkKind> {
 }
 
 fn inspect_safetensors(path: &Path, config: Option<&Path>) -> Result<Inspection, Error> {
+    // Before the listing, so that two tables of a huge header do not add up.
+    let drafter = Drafter::open(path, config);
     let checkpoint = Checkpoint::open(path)?;
     let chunked = checkpoint.tensors().any(|(_, t)| chunk_kind(t.dtype, &t.shape).is_some());
     let what = format!(
@@ -360,7 +364,7 @@ fn inspect_safetensors(path: &Path, config: Option<&Path>) -> Result<Inspection,
     );
     let mut inspection = Inspection::new(path, Kind::Safetensors, what);
     inspection.list(&checkpoint);
-    match Drafter::open(path, config) {
+    match drafter {
         Ok(drafter) => inspection.describe(&drafter),
         Err(why) => {
             inspection.notes.push(no_drafter(&why));
@@ -386,7 +390,10 @@ fn inspect_gguf(path: &Path, source: Source, config: Option<&Path>) -> Result<In
     for (key, value) in file.metadata() {
         inspection.metadata.push(Entry::of_gguf(key, value));
         if let (Some(suffix), gguf::Value::String(text)) = (key.strip_prefix("ternarize."), value) {
-            inspection.lineage.insert(suffix.to_owned(), text.clone());
+            // The author's config.json is shown as the configuration.
+            if key != CONFIG {
+                inspection.lineage.insert(suffix.to_owned(), text.clone());
+            }
         }
     }
     inspection.tensors = file
@@ -395,13 +402,14 @@ fn inspect_gguf(path: &Path, source: Source, config: Option<&Path>) -> Result<In
         .map(|tensor| Tensor {
             name: tensor.name.clone(),
             published_name: None,
-            encoding: tensor.ty.name().to_owned(),
+            encoding: tensor.ty.name().into(),
             shape: tensor.dims.iter().rev().copied().collect(),
             size_bytes: tensor.len,
             offset_bytes: tensor.offset,
             file: 0,
         })
         .collect();
+    drop(file);
     match Drafter::open(path, config) {
         Ok(drafter) => inspection.describe(&drafter),
         Err(why) => inspection.notes.push(no_drafter(&why)),

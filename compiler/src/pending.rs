@@ -1,20 +1,23 @@
 //! An output that is not there until it is whole.
 //!
-//! Bytes go to `<name>.partial` beside the final name, so that the last step is
-//! a rename inside one file system. The name is fixed and the file is locked:
+//! Bytes go to `<name>.partial` beside the final name (a shorter one where that
+//! would be too long), so that the last step is a rename inside one file system.
+//! The name is fixed and the file is locked:
 //! what a killed run left behind is taken over by the next one, and two runs for
 //! the same output cannot mix. Dropping a [`Pending`] removes its file.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use crate::Error;
+use crate::{Error, digest};
 
 /// A file on its way to `path`.
 #[derive(Debug)]
@@ -36,7 +39,7 @@ impl Pending {
             .prefix(partial.file_name().unwrap_or_default())
             .rand_bytes(0)
             .make_in(folder, open_locked)
-            .map_err(|e| Error::write("creating", path, e))?;
+            .map_err(|e| Error::write("creating", path, told_apart(e, folder)))?;
         let pending = Self { file, path: path.to_path_buf() };
         pending.reserve(len).map_err(|e| Error::write("reserving space for", path, e))?;
         Ok(pending)
@@ -99,11 +102,28 @@ impl Pending {
     }
 }
 
-/// Where the bytes are until they are whole.
+/// Most bytes of a file name.
+const NAME_MAX: usize = 255;
+
+/// Where the bytes are until they are whole. Of a name that leaves no room for the
+/// suffix, the end is replaced by its digest.
 pub(crate) fn partial_path(path: &Path) -> PathBuf {
-    let mut name = OsString::from(path.file_name().unwrap_or_default());
-    name.push(".partial");
-    path.with_file_name(name)
+    const SUFFIX: &str = ".partial";
+    const DIGEST_BYTES: usize = 8;
+    let name = path.file_name().unwrap_or_default();
+    let mut partial = OsString::from(name);
+    if name.len() + SUFFIX.len() > NAME_MAX {
+        let mut cut = NAME_MAX - SUFFIX.len() - 2 * DIGEST_BYTES - 1;
+        let bytes = name.as_bytes();
+        // Not inside a character: some file systems take UTF-8 only.
+        while cut > 0 && bytes[cut] & 0xC0 == 0x80 {
+            cut -= 1;
+        }
+        partial = OsString::from(OsStr::from_bytes(&bytes[..cut]));
+        partial.push(format!("~{}", &digest::hex(&Sha256::digest(bytes)[..DIGEST_BYTES])));
+    }
+    partial.push(SUFFIX);
+    path.with_file_name(partial)
 }
 
 /// The folder a path is in.
@@ -111,6 +131,16 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
+    }
+}
+
+/// "No such file" of a folder that is there means that its file system, made by the
+/// kernel or another program, takes no files.
+fn told_apart(error: io::Error, folder: &Path) -> io::Error {
+    if error.kind() == io::ErrorKind::NotFound && folder.is_dir() {
+        io::Error::new(io::ErrorKind::Unsupported, "the folder's file system takes no new files")
+    } else {
+        error
     }
 }
 
@@ -176,6 +206,27 @@ mod tests {
         pending.publish(false).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"abcd");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_name_without_room_for_the_suffix_has_a_shorter_partial_one() {
+        let name = |n: usize| format!("{}.gguf", "n".repeat(n - 5));
+        let partial = |name: &str| partial_path(Path::new(name)).into_os_string();
+        assert_eq!(partial(&name(247)), *format!("{}.partial", name(247)));
+        let short: Vec<_> = (248..=255).map(|n| partial(&name(n))).collect();
+        assert!(short.iter().all(|partial| partial.len() == 255));
+        // Names of one beginning keep apart.
+        assert!(short.windows(2).all(|pair| pair[0] != pair[1]));
+        // Neither cut inside a character, nor bothered by bytes that are none.
+        let letters = partial(&"\u{17e}".repeat(127));
+        assert!(letters.to_str().is_some_and(|name| name.ends_with(".partial")));
+        let bytes = partial_path(Path::new(OsStr::from_bytes(&[0x80; 255])));
+        assert!(bytes.file_name().is_some_and(|name| name.len() <= 255));
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name(255));
+        Pending::create(&path, 0).unwrap().publish(false).unwrap();
+        assert!(path.exists());
     }
 
     #[test]

@@ -137,7 +137,10 @@ pub(crate) fn transform(drafter: &Drafter, block: usize, isa: Isa) -> Result<Blo
             path: drafter.path.clone(),
             part: "the rotation".into(),
             expected: "a block of a power of two from 2 to 8192".into(),
-            found: e.to_string(),
+            found: match e {
+                hadamard::Error::BlockSize { found } => found.to_string(),
+                other => other.to_string(),
+            },
             hint: None,
         })
     })

@@ -18,7 +18,7 @@ mod counts;
 use std::time::Instant;
 
 use formats::dflash2::drafter::{Drafter, Encoding, Tensor};
-use formats::{GROUP, TernaryRows, pq2_0, ptq1_0, q4nx};
+use formats::{GROUP, TernaryRows, pq2_0, ptq1_0, q4nx, shown_number};
 use hadamard::Isa;
 use serde::Serialize;
 
@@ -174,7 +174,8 @@ pub struct Other {
 ///
 /// # Errors
 /// [`Error::Input`] for the first fault in the order of the file, of `file` or of
-/// the INPUT, and for a `file` that is not ternary; [`Error::Interrupted`].
+/// the INPUT, and for a `file` that is not ternary; [`Error::Undecided`] when the
+/// observer asks to stop.
 pub fn verify(
     file: &Drafter,
     options: &Options<'_>,
@@ -192,8 +193,12 @@ pub fn verify(
         Some(Err(why)) => (None, Some(why)),
     };
     let pool = bands::pool(options.threads, &file.path)?;
-    let (sha256, outcomes) = pool.install(|| {
+    let read = pool.install(|| {
         bands::share(file, options.threads, observer, || Reader::new(file, reference.as_ref()))
+    });
+    let (sha256, outcomes) = read.map_err(|error| match error {
+        Error::Interrupted => Error::Undecided,
+        other => other,
     })?;
     let mut tensors = vec![Found::default(); file.tensors.len()];
     for (unit, found) in outcomes {
@@ -307,8 +312,18 @@ fn objection(tensor: &Tensor, found: &Found, max_error: f64) -> Option<String> {
     }
     let error = found.compared.relative_error();
     (error > max_error).then(|| {
-        format!("`{name}`: relative squared error: expected at most {max_error}, found {error:.4}")
+        format!(
+            "`{name}`: relative squared error: expected at most {}, found {}",
+            shown_number(max_error),
+            shown_error(error)
+        )
     })
+}
+
+/// A relative squared error in few characters.
+#[must_use]
+pub fn shown_error(error: f64) -> String {
+    if error < 1e6 { format!("{error:.4}") } else { format!("{error:.4e}") }
 }
 
 /// What is odd but no fault.

@@ -4,6 +4,7 @@
 //! it, what was expected, what was found, and where there is a concrete next
 //! step, a hint (printed by the programs on a line of its own).
 
+use std::fmt::{Display, LowerExp};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on the file.
-    #[error("`{}`: {source}", path.display())]
+    #[error("`{}`: {source}", shown_path(path))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -20,7 +21,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The file ends before the bytes that its header promises.
-    #[error("`{}`: truncated: {what} needs {expected} bytes, the file has {found}", path.display())]
+    #[error(
+        "`{}`: truncated: {what} needs {expected} bytes, the file has {found}",
+        shown_path(path)
+    )]
     Truncated {
         /// The file.
         path: PathBuf,
@@ -32,7 +36,7 @@ pub enum Error {
         found: u64,
     },
     /// The file's frame (magic, version, header, layout) is wrong.
-    #[error("`{}`: {part}: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: {part}: expected {expected}, found {found}", shown_path(path))]
     Structure {
         /// The file.
         path: PathBuf,
@@ -46,7 +50,7 @@ pub enum Error {
         hint: Option<String>,
     },
     /// A metadata key or configuration field is missing or has a wrong value.
-    #[error("`{}`: key `{key}`: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: key `{key}`: expected {expected}, found {found}", shown_path(path))]
     Key {
         /// The file.
         path: PathBuf,
@@ -60,7 +64,7 @@ pub enum Error {
         hint: Option<String>,
     },
     /// A tensor's description (dtype, shape, offsets) is wrong.
-    #[error("`{}`: tensor `{tensor}`: expected {expected}, found {found}", path.display())]
+    #[error("`{}`: tensor `{tensor}`: expected {expected}, found {found}", shown_path(path))]
     Tensor {
         /// The file.
         path: PathBuf,
@@ -74,7 +78,7 @@ pub enum Error {
         hint: Option<String>,
     },
     /// A tensor's contents break the rules of its encoding.
-    #[error("`{}`: tensor `{tensor}`: {fault}", path.display())]
+    #[error("`{}`: tensor `{tensor}`: {fault}", shown_path(path))]
     Contents {
         /// The file.
         path: PathBuf,
@@ -84,7 +88,7 @@ pub enum Error {
         fault: Fault,
     },
     /// The set of tensor names is not that of the model.
-    #[error("`{}`: {problem}: {}", path.display(), names.join(", "))]
+    #[error("`{}`: {problem}: {}", shown_path(path), names.join(", "))]
     Names {
         /// The file.
         path: PathBuf,
@@ -154,13 +158,36 @@ impl Fault {
 #[must_use]
 pub fn shown(text: &str) -> String {
     const MAX_CHARS: usize = 200;
+    let mut chars = text.chars();
+    let mut out = escaped(chars.by_ref().take(MAX_CHARS));
+    if chars.next().is_some() {
+        out.push_str("...");
+    }
+    out
+}
+
+/// A path made fit for a one-line message: whole, with control characters escaped.
+/// Programs print every path through it.
+#[must_use]
+pub fn shown_path(path: impl AsRef<Path>) -> String {
+    escaped(path.as_ref().to_string_lossy().chars())
+}
+
+/// A number in few characters: one of hundreds of digits gets an exponent.
+#[must_use]
+pub fn shown_number(number: impl Display + LowerExp) -> String {
+    const MAX_CHARS: usize = 24;
+    let plain = number.to_string();
+    if plain.len() > MAX_CHARS { format!("{number:e}") } else { plain }
+}
+
+fn escaped(chars: impl Iterator<Item = char>) -> String {
     let mut out = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == MAX_CHARS {
-            out.push_str("...");
-            break;
-        }
-        if c.is_control() {
+    for c in chars {
+        // What moves the cursor, ends a line or turns the direction of writing.
+        let escape =
+            c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if escape {
             out.extend(c.escape_default());
         } else {
             out.push(c);
@@ -178,5 +205,24 @@ mod tests {
         assert_eq!(shown("fc.weight"), "fc.weight");
         assert_eq!(shown("a\nb\0c"), "a\\nb\\u{0}c");
         assert_eq!(shown(&"x".repeat(1 << 20)).len(), 203);
+        assert_eq!(shown(&"x".repeat(200)).len(), 200);
+    }
+
+    #[test]
+    fn shown_paths_are_one_line_and_whole() {
+        assert_eq!(shown_path("a b/\u{17d}eljko \u{1f642}"), "a b/\u{17d}eljko \u{1f642}");
+        assert_eq!(shown_path("a\nb\u{1b}[2J\u{9b}\u{202e}"), "a\\nb\\u{1b}[2J\\u{9b}\\u{202e}");
+        assert_eq!(shown_path("x".repeat(1000)).len(), 1000);
+        let error = Error::io("a\nb", io::Error::other("full"));
+        assert_eq!(error.to_string(), "`a\\nb`: full");
+    }
+
+    #[test]
+    fn shown_numbers_are_short() {
+        assert_eq!(shown_number(1e300), "1e300");
+        assert_eq!(shown_number(f32::MAX), "3.4028235e38");
+        assert_eq!(shown_number(-1e-300), "-1e-300");
+        assert_eq!(shown_number(0.0625), "0.0625");
+        assert_eq!(shown_number(f64::INFINITY), "inf");
     }
 }

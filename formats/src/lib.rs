@@ -18,6 +18,7 @@
 pub mod dflash2;
 mod error;
 pub mod gguf;
+mod json;
 pub mod mlx;
 pub mod pq2_0;
 pub mod ptq1_0;
@@ -29,6 +30,7 @@ pub mod t2;
 mod ternary;
 pub mod tokenizer;
 
-pub use error::{Error, Fault, shown};
+pub use error::{Error, Fault, shown, shown_number, shown_path};
+pub use json::without_bom;
 pub use source::{Source, View};
 pub use ternary::{GROUP, TernaryRows};

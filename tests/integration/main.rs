@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are parts of tests")]
 
+mod command_line;
+mod config_text;
 mod conversion;
 mod crate_graph;
 mod exact;

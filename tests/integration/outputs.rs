@@ -314,9 +314,10 @@ fn up_304_a_folder_that_may_not_be_written_is_refused() {
     // Nobody makes files here, root included.
     let path = Path::new("/proc/m.gguf");
     let refused = |path: &Path| {
-        run(&[&case.weights(), &"--block=256", &"-o", &path]).refused(4, &[path.to_str().unwrap()]);
+        run(&[&case.weights(), &"--block=256", &"-o", &path]).refused(4, &[path.to_str().unwrap()])
     };
-    refused(path);
+    let stderr = refused(path).stderr().to_owned();
+    assert!(stderr.contains("takes no files") && !stderr.contains("space"), "{stderr}");
     if rustix::process::geteuid().is_root() {
         // Modes do not bind root.
         return;

@@ -82,11 +82,17 @@ fn up_1503_a_path_of_300_characters() {
 }
 
 #[test]
-fn a_name_that_leaves_no_room_for_the_partial_file_is_refused() {
+fn a_name_that_leaves_no_room_for_the_suffix_works_up_to_the_longest() {
     let case = Case::new(&Model::noise(mini_config(), Dtype::BF16, 1));
-    let name = format!("{}.gguf", "n".repeat(250));
-    case.ternarize(&[&name], &[]).refused(4, &["nnn.gguf", "File name too long"]);
-    assert!(case.made().is_empty());
+    let name = |n: usize| format!("{}.gguf", "n".repeat(n - 5));
+    let report = format!("--report={}", case.out(format!("{}.json", "r".repeat(250))).display());
+    case.ternarize(&[&name(247), &name(248), &name(254), &name(255)], &[&report]).ok();
+    assert_eq!(case.made().len(), 5);
+    let names = [name(247), name(248), name(254), name(255)];
+    let bytes = names.map(|name| fs::read(case.out(name)).unwrap());
+    assert!(bytes.windows(2).all(|pair| pair[0] == pair[1]));
+    case.ternarize(&[&name(256)], &[]).refused(4, &["nnn.gguf", "File name too long"]);
+    assert_eq!(case.made().len(), 5);
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::Resettable;
+use clap::error::ContextValue;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use compiler::output::Format;
 use compiler::ternary::Rule;
+use formats::shown_path;
 use hadamard::{BlockHadamard, Isa, Level};
 
 /// Turns a DFlash 2 drafter into a checked ternary q4nx or GGUF file.
@@ -237,6 +240,37 @@ fn max_error(text: &str) -> Result<f64, String> {
         Ok(error) if (0.0..f64::INFINITY).contains(&error) => Ok(error),
         _ => Err("expected a number of at least 0".into()),
     }
+}
+
+/// Parses the command line and the variables that stand in for it.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    // A variable that is set to nothing is not set.
+    let command = Cli::command().mut_args(|arg| {
+        let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|v| v.is_empty());
+        if is_empty { arg.env(Resettable::<clap::builder::OsStr>::Reset) } else { arg }
+    });
+    command
+        .try_get_matches()
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
+        .map_err(escaped)
+}
+
+/// Arguments may be names of files, with whatever these hold.
+fn escaped(mut error: clap::Error) -> clap::Error {
+    let texts: Vec<_> = error
+        .context()
+        .filter_map(|(kind, value)| match value {
+            ContextValue::String(text) => Some((kind, ContextValue::String(shown_path(text)))),
+            ContextValue::Strings(texts) => {
+                Some((kind, ContextValue::Strings(texts.iter().map(shown_path).collect())))
+            }
+            _ => None,
+        })
+        .collect();
+    for (kind, text) in texts {
+        error.insert(kind, text);
+    }
+    error
 }
 
 impl Common {

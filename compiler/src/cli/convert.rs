@@ -1,12 +1,11 @@
 //! `ternarize convert IN -o OUT`.
 
-use anyhow::Context;
 use compiler::plan::Options;
 use formats::dflash2::drafter::Drafter;
 use formats::dflash2::names::Codebooks;
 
 use super::args::{CodebookStyle, Common, ConvertArgs};
-use super::exit::Outcome;
+use super::exit::{Outcome, reading};
 use super::printer::Printer;
 use super::ternarize::{execute, other_inputs, requests, tokenizer};
 
@@ -17,8 +16,8 @@ pub(crate) fn run(
     printer: &Printer,
 ) -> anyhow::Result<Outcome> {
     let outputs = requests(&args.outputs)?;
-    let drafter = Drafter::open(&args.input, args.config.as_deref())
-        .with_context(|| format!("reading `{}`", args.input.display()))?;
+    let drafter =
+        Drafter::open(&args.input, args.config.as_deref()).map_err(|e| reading(&args.input, e))?;
     let options = Options {
         outputs,
         ternarize: None,

@@ -1,9 +1,11 @@
 //! Exit codes.
 
 use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use compiler::{Error, Failure};
+use formats::shown_path;
 
 use super::signals;
 
@@ -14,7 +16,7 @@ pub(crate) const USAGE: u8 = 2;
 /// An input is missing, damaged or not supported.
 const INPUT: u8 = 3;
 /// An output cannot be written.
-const OUTPUT: u8 = 4;
+pub(crate) const OUTPUT: u8 = 4;
 /// Stopped, but by no signal that we saw.
 const INTERRUPTED: u8 = 130;
 
@@ -81,4 +83,14 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&str> {
             .and_then(Error::hint)
             .or_else(|| cause.downcast_ref::<formats::Error>().and_then(formats::Error::hint))
     })
+}
+
+/// Says which argument an error is about, where that is not what it names first.
+pub(crate) fn reading(path: &Path, error: formats::Error) -> anyhow::Error {
+    let name = format!("`{}`", shown_path(path));
+    if error.to_string().starts_with(&name) {
+        error.into()
+    } else {
+        anyhow::Error::new(error).context(format!("reading {name}"))
+    }
 }

@@ -2,19 +2,18 @@
 
 use std::io::{self, Write};
 
-use anyhow::Context;
 use compiler::inspect::{Inspection, Kind, inspect};
-use formats::shown;
+use formats::{shown, shown_path};
 
 use super::args::InspectArgs;
-use super::exit::Outcome;
+use super::exit::{Outcome, reading};
 use super::printer::Printer;
 use super::summary::size;
 
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs, printer: &Printer) -> anyhow::Result<Outcome> {
-    let inspection = inspect(&args.file, args.config.as_deref())
-        .with_context(|| format!("reading `{}`", args.file.display()))?;
+    let inspection =
+        inspect(&args.file, args.config.as_deref()).map_err(|e| reading(&args.file, e))?;
     for note in &inspection.notes {
         printer.note(note);
     }
@@ -24,11 +23,17 @@ pub(crate) fn run(args: &InspectArgs, printer: &Printer) -> anyhow::Result<Outco
 fn text(i: &Inspection, verbose: bool, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", i.what)?;
     for file in &i.files {
-        writeln!(out, "{}  {} ({} bytes)", file.path, size(file.size_bytes), file.size_bytes)?;
+        writeln!(
+            out,
+            "{}  {} ({} bytes)",
+            shown_path(&file.path),
+            size(file.size_bytes),
+            file.size_bytes
+        )?;
     }
     if let Some(config) = &i.config {
         match &i.config_path {
-            Some(path) => writeln!(out, "\nconfiguration, {path}")?,
+            Some(path) => writeln!(out, "\nconfiguration, {}", shown_path(path))?,
             None => writeln!(out, "\nconfiguration")?,
         }
         for (name, value) in config {
@@ -95,7 +100,7 @@ fn tensors(i: &Inspection, out: &mut dyn Write) -> io::Result<()> {
     for tensor in &i.tensors {
         if i.files.len() > 1 && file != Some(tensor.file) {
             file = Some(tensor.file);
-            writeln!(out, "{}", i.files[tensor.file].path)?;
+            writeln!(out, "{}", shown_path(&i.files[tensor.file].path))?;
         }
         writeln!(
             out,

@@ -6,15 +6,20 @@ use std::sync::atomic::Ordering;
 
 use anstream::ColorChoice;
 use anstyle::{AnsiColor, Style};
+use anyhow::Context;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use compiler::observer::Observer;
+use formats::shown_path;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use super::args::{Cli, ColorWhen, Common, ProgressHow};
 use super::exit::{self, Outcome};
 use super::signals;
+
+/// What is done when standard output cannot be written.
+pub(crate) const STDOUT: &str = "writing to standard output";
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const NOTE: Style = AnsiColor::Yellow.on_default().bold();
@@ -57,27 +62,30 @@ impl Printer {
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> anyhow::Result<Outcome> {
         let mut out = anstream::stdout().lock();
-        if self.json {
-            serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
-            writeln!(out)?;
-        } else if !self.quiet {
-            text(&mut out)?;
-        }
-        out.flush()?;
+        let print = || {
+            if self.json {
+                serde_json::to_writer_pretty(&mut out, document)?;
+                writeln!(out)?;
+            } else if !self.quiet {
+                text(&mut out)?;
+            }
+            out.flush()
+        };
+        print().context(STDOUT)?;
         Ok(Outcome::Done)
     }
 
     /// Prints a remark.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            let _ = writeln!(anstream::stderr(), "{NOTE}note:{NOTE:#} {text}");
+            let _ = writeln!(anstream::stderr(), "{NOTE}note:{NOTE:#} {}", one_line(text));
         }
     }
 
     /// Prints what happened to one tensor, or what is about to happen.
     pub(crate) fn status(&self, text: &str) {
         if !self.quiet && !self.json {
-            let _ = writeln!(anstream::stderr(), "{text}");
+            let _ = writeln!(anstream::stderr(), "{}", one_line(text));
         }
     }
 
@@ -103,7 +111,8 @@ impl Printer {
     pub(crate) fn completions(&self, shell: Shell) -> anyhow::Result<Outcome> {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Cli::command(), "ternarize", &mut script);
-        io::stdout().write_all(&script)?;
+        let mut out = io::stdout().lock();
+        out.write_all(&script).and_then(|()| out.flush()).context(STDOUT)?;
         Ok(Outcome::Done)
     }
 
@@ -142,7 +151,9 @@ fn causes(error: &anyhow::Error) -> String {
 
 /// Messages stay on one line whatever a file name or a system says.
 fn one_line(text: &str) -> String {
-    text.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
+    let lines: Vec<_> = text.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect();
+    // What is a path's was escaped where the message was made.
+    shown_path(lines.join(": "))
 }
 
 /// Shows progress and passes Ctrl-C on.

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use compiler::plan::Plan;
 use compiler::report::{Quality, Report, SCHEMA};
+use formats::shown_path;
 
 use super::exit::Outcome;
 use super::printer::Printer;
@@ -21,7 +22,7 @@ pub(crate) fn announce(plan: &Plan<'_>, printer: &Printer) {
     for output in &plan.outputs {
         printer.status(&format!(
             "writing {} ({}, {})",
-            output.path.display(),
+            shown_path(&output.path),
             output.format,
             size(output.file_len)
         ));
@@ -57,12 +58,12 @@ pub(crate) fn planned(plan: &Plan<'_>, printer: &Printer) -> anyhow::Result<Outc
             writeln!(
                 out,
                 "would write {} ({}, {})",
-                output.path.display(),
+                shown_path(&output.path),
                 output.format,
                 size(output.file_len)
             )?;
             if let Some(config) = &output.config {
-                writeln!(out, "would write {}", config.path.display())?;
+                writeln!(out, "would write {}", shown_path(&config.path))?;
             }
         }
         writeln!(out, "memory: at most {}", size(plan.memory_bytes()))
@@ -79,13 +80,13 @@ pub(crate) fn finished(report: &Report, printer: &Printer) -> anyhow::Result<Out
             writeln!(
                 out,
                 "{}  {}  {}  sha256 {}",
-                output.path,
+                shown_path(&output.path),
                 output.format,
                 size(output.size_bytes),
                 output.sha256
             )?;
             if let Some(config) = &output.config {
-                writeln!(out, "{config}")?;
+                writeln!(out, "{}", shown_path(config))?;
             }
         }
         if let Some(total) = &report.total {

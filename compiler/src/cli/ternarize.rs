@@ -3,9 +3,10 @@
 use anyhow::Context;
 use compiler::plan::{Options, Ternarize};
 use formats::dflash2::drafter::Drafter;
+use formats::shown_path;
 
 use super::args::{Common, Outputs, RunArgs, TernarizeArgs};
-use super::exit::{Outcome, Usage};
+use super::exit::{Outcome, Usage, reading};
 use super::printer::Printer;
 use super::{signals, summary};
 
@@ -26,13 +27,12 @@ pub(crate) fn run(
     if let Some(float) = outputs.iter().find(|o| !o.format.is_ternary()) {
         return Err(Usage(format!(
             "`{}`: {} is a float format; ternarize first, then use `ternarize convert`",
-            float.path.display(),
+            shown_path(&float.path),
             float.format
         ))
         .into());
     }
-    let drafter = Drafter::open(input, args.config.as_deref())
-        .with_context(|| format!("reading `{}`", input.display()))?;
+    let drafter = Drafter::open(input, args.config.as_deref()).map_err(|e| reading(input, e))?;
     let options = Options {
         outputs,
         ternarize: Some(Ternarize { rule: args.rule, block: args.block }),
@@ -65,7 +65,7 @@ pub(crate) fn requests(args: &Outputs) -> Result<Vec<Request>, Usage> {
             let format = named.or_else(|| Format::of_path(path)).ok_or_else(|| {
                 Usage(format!(
                     "`{}`: the extension names no format; use .q4nx or .gguf, or give --format",
-                    path.display()
+                    shown_path(path)
                 ))
             })?;
             Ok(Request { path: path.clone(), format })
@@ -81,7 +81,7 @@ pub(crate) fn tokenizer(
     match path {
         None => Ok(Vec::new()),
         Some(path) => formats::tokenizer::gguf_keys(path, drafter.config.vocab_size)
-            .with_context(|| format!("reading the tokenizer of `{}`", path.display())),
+            .map_err(|e| reading(path, e)),
     }
 }
 

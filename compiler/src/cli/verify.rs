@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use anyhow::Context;
-use compiler::verify::{Comparison, Figures, Options, Verdict, Verification, verify};
+use compiler::verify::{Comparison, Figures, Options, Verdict, Verification, shown_error, verify};
 use formats::dflash2::drafter::Drafter;
+use formats::shown_path;
 
 use super::args::{Common, VerifyArgs};
-use super::exit::{Outcome, Usage, is_broken_pipe};
+use super::exit::{Outcome, Usage, is_broken_pipe, reading};
 use super::printer::Printer;
 use super::signals;
 use super::summary::size;
@@ -22,13 +23,12 @@ pub(crate) fn run(
         let flag = if args.max_error.is_some() { "--max-error" } else { "--against-config" };
         return Err(Usage(format!("{flag} needs --against")).into());
     }
-    let file = Drafter::open(&args.file, args.config.as_deref())
-        .with_context(|| format!("reading `{}`", args.file.display()))?;
+    let file =
+        Drafter::open(&args.file, args.config.as_deref()).map_err(|e| reading(&args.file, e))?;
     let against = match &args.against {
         None => None,
         Some(path) => Some(
-            Drafter::open(path, args.against_config.as_deref())
-                .with_context(|| format!("reading `{}`", path.display()))?,
+            Drafter::open(path, args.against_config.as_deref()).map_err(|e| reading(path, e))?,
         ),
     };
     let options = Options {
@@ -63,7 +63,13 @@ fn text(v: &Verification, verbose: bool, out: &mut dyn Write) -> io::Result<()> 
         table(v, out)?;
     }
     for file in &v.file.files {
-        writeln!(out, "{}  {}  sha256 {}", file.path, size(file.size_bytes), file.sha256)?;
+        writeln!(
+            out,
+            "{}  {}  sha256 {}",
+            shown_path(&file.path),
+            size(file.size_bytes),
+            file.sha256
+        )?;
     }
     writeln!(
         out,
@@ -87,12 +93,13 @@ fn text(v: &Verification, verbose: bool, out: &mut dyn Write) -> io::Result<()> 
         total.negative_scales
     )?;
     if let Some(against) = &v.against {
-        write!(out, "against {} ({}): ", against.path, against.container)?;
+        write!(out, "against {} ({}): ", shown_path(&against.path), against.container)?;
         let other: u64 = v.other_tensors.iter().filter_map(|t| t.comparison.differing).sum();
         match &v.total.comparison {
             Comparison { relative_error: Some(error), .. } => writeln!(
                 out,
-                "relative squared error {error:.4}, {other} values of other tensors differ"
+                "relative squared error {}, {other} values of other tensors differ",
+                shown_error(*error)
             )?,
             Comparison { differing: Some(weights), .. } => {
                 writeln!(out, "{weights} weights and {other} values of other tensors differ")?;
@@ -151,7 +158,7 @@ fn exponents(figures: &Figures) -> String {
 
 fn comparison(c: &Comparison) -> String {
     match (c.relative_error, c.differing) {
-        (Some(error), _) => format!("{error:.5}"),
+        (Some(error), _) => shown_error(error),
         (None, Some(0)) => "equal".into(),
         (None, Some(n)) => format!("{n} differ"),
         (None, None) => "-".into(),

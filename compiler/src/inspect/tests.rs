@@ -175,7 +175,7 @@ fn any_safetensors_file_is_listed() {
     let found = inspect(&path, None).unwrap();
     assert_eq!(found.kind, Kind::Safetensors);
     assert_eq!(found.metadata[0].text(), "mlx");
-    let encodings: Vec<&str> = found.tensors.iter().map(|t| t.encoding.as_str()).collect();
+    let encodings: Vec<&str> = found.tensors.iter().map(|t| &*t.encoding).collect();
     assert_eq!(encodings, ["F32", "I8 (Q8 chunks)"]);
 }
 

@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use formats::shown_path;
+
 use super::Output;
 use crate::Error;
 use crate::pending::{folder_of, partial_path};
@@ -93,23 +95,30 @@ pub(crate) fn check_paths(
         if let Some(input) = inputs.iter().find(|input| same_file(input, path)) {
             return refuse(
                 path,
-                format!("this is the input `{}`", input.display()),
+                format!("this is the input `{}`", shown_path(input)),
                 Some("choose another name for the output"),
             );
         }
         if let Some(input) = inputs.iter().find(|input| same_file(input, &partial_path(path))) {
             return refuse(
                 path,
-                format!("its bytes would pass through the input `{}`", input.display()),
+                format!("its bytes would pass through the input `{}`", shown_path(input)),
                 Some("choose another name for the output"),
             );
         }
         let folder = folder_of(path);
         match fs::metadata(folder) {
+            Ok(meta) if meta.is_dir() && is_of_the_kernel(folder) => {
+                return refuse(
+                    path,
+                    format!("`{}` shows the kernel's state and takes no files", shown_path(folder)),
+                    Some("name a file in another folder"),
+                );
+            }
             Ok(meta) if meta.is_dir() => {}
-            Ok(_) => return refuse(path, format!("`{}` is no folder", folder.display()), None),
+            Ok(_) => return refuse(path, format!("`{}` is no folder", shown_path(folder)), None),
             Err(e) => {
-                return refuse(path, format!("folder `{}`: {e}", folder.display()), None);
+                return refuse(path, format!("folder `{}`: {e}", shown_path(folder)), None);
             }
         }
         match fs::symlink_metadata(path) {
@@ -155,14 +164,23 @@ pub(crate) fn check_readers(outputs: &[Output], inputs: &[&Path]) -> Result<(), 
                 path: output.path.clone(),
                 problem: format!(
                     "its configuration would be `{}`, which `{}` would be read with too",
-                    config.path.display(),
-                    other.display()
+                    shown_path(&config.path),
+                    shown_path(other)
                 ),
                 hint: Some("give the output another stem or another folder".into()),
             });
         }
     }
     Ok(())
+}
+
+/// Whether a folder is of a file system that is no store: /proc, /sys.
+fn is_of_the_kernel(folder: &Path) -> bool {
+    const SYSFS: u64 = 0x6265_6572;
+    rustix::fs::statfs(folder).is_ok_and(|fs| {
+        let kind = fs.f_type as u64;
+        kind == rustix::fs::PROC_SUPER_MAGIC as u64 || kind == SYSFS
+    })
 }
 
 /// Refuses a run that the file systems have no room for.
@@ -177,6 +195,10 @@ pub(crate) fn check_space(outputs: &[Output]) -> Result<(), Error> {
     }
     for (needed, path) in needed.into_values() {
         let Ok(fs) = rustix::fs::statvfs(folder_of(path)) else { continue };
+        // One that counts no blocks has no size, and tells when it is written.
+        if fs.f_blocks == 0 {
+            continue;
+        }
         let available = fs.f_bavail.saturating_mul(fs.f_frsize);
         if available < needed {
             return Err(Error::NoSpace { path: path.to_path_buf(), needed, available });

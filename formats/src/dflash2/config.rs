@@ -6,9 +6,10 @@
 //! computes is never guessed. Checkpoints with guessed taps or a guessed theta
 //! load cleanly and then draft noise.
 //!
-//! The map as it was read is kept, so that a rewritten file has every field its
-//! author gave, in the author's order.
+//! The text as it was read is kept, so that a rewritten file has every field its
+//! author gave, in the author's order and spelling.
 
+mod document;
 mod fields;
 mod rotation;
 mod rules;
@@ -18,7 +19,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::{Error, Source};
+use crate::{Error, Source, shown, without_bom};
+use document::Document;
 use fields::Fields;
 
 pub use rotation::{HEAD_ROTATED, HEAD_UNROTATED, PrismHadamard};
@@ -114,6 +116,8 @@ pub struct Config {
     /// The mark of a rotated drafter.
     pub prism_hadamard: Option<PrismHadamard>,
     pub(in crate::dflash2) raw: Map<String, Value>,
+    /// The text of `raw`; none when there was only a GGUF's keys.
+    pub(in crate::dflash2) text: Option<Document>,
 }
 
 impl Config {
@@ -142,6 +146,7 @@ impl Config {
     /// [`Error::Structure`] when the bytes are no JSON object, [`Error::Key`]
     /// when a field is absent, of the wrong type, or breaks a rule.
     pub fn parse(path: &Path, json: &[u8]) -> Result<Self, Error> {
+        let json = without_bom(json);
         let not_an_object = |found: String| Error::Structure {
             path: path.to_path_buf(),
             part: "the contents".into(),
@@ -150,14 +155,17 @@ impl Config {
             hint: None,
         };
         if let Err(e) = serde_json::from_slice::<unique::Keys>(json) {
-            return Err(not_an_object(format!("a JSON error: {e}")));
+            return Err(not_an_object(format!("a JSON error: {}", shown(&e.to_string()))));
         }
         let raw = match serde_json::from_slice(json) {
             Ok(Value::Object(map)) => map,
             Ok(other) => return Err(not_an_object(fields::describe(&other))),
-            Err(e) => return Err(not_an_object(format!("a JSON error: {e}"))),
+            Err(e) => {
+                return Err(not_an_object(format!("a JSON error: {}", shown(&e.to_string()))));
+            }
         };
-        let config = Self::from_map(path, raw)?;
+        let text = std::str::from_utf8(json).map_err(|e| not_an_object(e.to_string()))?;
+        let config = Self { text: Some(Document::new(text)), ..Self::from_map(path, raw)? };
         let fields = Fields::new(path, &config.raw)?;
         check(&config).map_err(|v| v.at(path, fields.key(v.field)))?;
         if let Some(mark) = &config.prism_hadamard {
@@ -205,6 +213,7 @@ impl Config {
             pad_token_id: fields.token("pad_token_id")?,
             prism_hadamard: PrismHadamard::from_fields(&fields)?,
             raw: Map::new(),
+            text: None,
         };
         Ok(Self { raw, ..config })
     }
@@ -216,21 +225,30 @@ impl Config {
     }
 
     /// The `config.json` of a rotated drafter: the fields that were read, in
-    /// their order, and `mark` as `prism_hadamard`; indented, with a final newline.
+    /// their order and spelling, and `mark` as `prism_hadamard`; indented, with a
+    /// final newline.
     #[must_use]
     pub fn to_json_with_hadamard(&self, mark: &PrismHadamard) -> Vec<u8> {
-        let mut map = self.raw.clone();
-        map.insert(rotation::KEY.into(), mark.to_value());
-        format!("{:#}\n", Value::Object(map)).into_bytes()
+        self.document().rewritten(rotation::KEY, Some(&mark.to_value())).into_bytes()
     }
 
     /// The `config.json` of a drafter in the primal basis: as
     /// [`Config::to_json_with_hadamard`], without the mark.
     #[must_use]
     pub fn to_json_without_hadamard(&self) -> Vec<u8> {
-        let mut map = self.raw.clone();
-        map.shift_remove(rotation::KEY);
-        format!("{:#}\n", Value::Object(map)).into_bytes()
+        self.document().rewritten(rotation::KEY, None).into_bytes()
+    }
+
+    /// What the drafter's author wrote, without the mark; none when the drafter
+    /// came from a GGUF that did not carry it.
+    #[must_use]
+    pub fn authored(&self) -> Option<String> {
+        Some(self.text.as_ref()?.rewritten(rotation::KEY, None))
+    }
+
+    fn document(&self) -> Document {
+        let made = || Document::new(&Value::Object(self.raw.clone()).to_string());
+        self.text.clone().unwrap_or_else(made)
     }
 
     /// Width of the queries, and of the attention output that `o_proj` reads.

@@ -5,7 +5,10 @@
 //! of its own: it is the number of rows of a codebook.
 //!
 //! The rotation is described by the `prism.hadamard.*` keys of PrismML's
-//! targets, see [`Hadamard`]; where the file came from, by `ternarize.*`.
+//! targets, see [`Hadamard`]; where the file came from, by `ternarize.*`. One of
+//! these is the drafter's `config.json`, for the fields that have no key: the
+//! number of the target's layers, the drafter's own special tokens, and whatever
+//! else its author wrote.
 
 mod hadamard;
 mod read;
@@ -23,6 +26,9 @@ const MASK_TOKEN: &str = "tokenizer.ggml.mask_token_id";
 const EOS_TOKEN: &str = "tokenizer.ggml.eos_token_id";
 const BOS_TOKEN: &str = "tokenizer.ggml.bos_token_id";
 const PADDING_TOKEN: &str = "tokenizer.ggml.padding_token_id";
+
+/// The author's `config.json`, as text.
+pub const CONFIG: &str = "ternarize.config";
 
 /// Fields of `config.json` that a GGUF calls otherwise; its keys without `dflash.`.
 const KEYS: [(&str, &str); 15] = [
@@ -112,6 +118,7 @@ impl Drafter<'_> {
         ] {
             keys.extend(text.map(|text| (format!("ternarize.{suffix}"), string(text))));
         }
+        keys.extend(self.config.authored().map(|json| (CONFIG.into(), string(&json))));
         Ok(keys)
     }
 }

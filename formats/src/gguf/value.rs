@@ -1,6 +1,7 @@
 //! Metadata values: scalars, strings, and arrays of one of them.
 
 use super::cursor::{Cursor, Short};
+use crate::error::{shown, shown_number};
 
 /// Longest string in bytes.
 pub(super) const MAX_STRING: u64 = 16 << 20;
@@ -178,13 +179,13 @@ impl std::fmt::Display for Value {
             Self::I16(v) => write!(f, "i16 {v}"),
             Self::U32(v) => write!(f, "u32 {v}"),
             Self::I32(v) => write!(f, "i32 {v}"),
-            Self::F32(v) => write!(f, "f32 {v}"),
+            Self::F32(v) => write!(f, "f32 {}", shown_number(v)),
             Self::Bool(v) => write!(f, "bool {v}"),
-            Self::String(v) => write!(f, "string `{}`", crate::error::shown(v)),
+            Self::String(v) => write!(f, "string `{}`", shown(v)),
             Self::Array(v) => write!(f, "{} of {} elements", v.type_name(), v.len()),
             Self::U64(v) => write!(f, "u64 {v}"),
             Self::I64(v) => write!(f, "i64 {v}"),
-            Self::F64(v) => write!(f, "f64 {v}"),
+            Self::F64(v) => write!(f, "f64 {}", shown_number(v)),
         }
     }
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::ScaleType;
-use crate::{Error, GROUP};
+use crate::{Error, GROUP, without_bom};
 
 /// What a pack's `config.json` says about its packed tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl PackConfig {
     pub fn parse(path: impl AsRef<Path>, json: &[u8]) -> Result<Self, Error> {
         let path = path.as_ref();
         let root: Map<String, Value> =
-            serde_json::from_slice(json).map_err(|e| Error::Structure {
+            serde_json::from_slice(without_bom(json)).map_err(|e| Error::Structure {
                 path: path.to_path_buf(),
                 part: "the JSON".into(),
                 expected: "an object".into(),

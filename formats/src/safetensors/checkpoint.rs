@@ -17,14 +17,16 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::header::UniqueMap;
-use super::{File, MAX_HEADER_LEN, TensorInfo};
+use super::{File, TensorInfo};
 use crate::error::shown;
-use crate::{Error, Source};
+use crate::{Error, Source, without_bom};
 
 /// File name of an index.
 const INDEX: &str = "model.safetensors.index.json";
 /// File name of a checkpoint in one piece.
 const SINGLE: &str = "model.safetensors";
+/// Longest index in bytes that is read: one line per tensor of all shards.
+const MAX_INDEX_LEN: u64 = 32_000_000;
 /// Names listed in one message.
 const MAX_LISTED: usize = 10;
 
@@ -291,19 +293,20 @@ impl Index {
             found,
             hint: None,
         };
-        if source.len() > MAX_HEADER_LEN {
+        if source.len() > MAX_INDEX_LEN {
             return Err(structure(
-                format!("at most {MAX_HEADER_LEN} bytes"),
+                format!("at most {MAX_INDEX_LEN} bytes"),
                 format!("{}", source.len()),
             ));
         }
         let json = source.read_vec(0, source.len())?;
         let expected = "a JSON object with a `weight_map` of tensor to file name";
+        let json = without_bom(&json);
         // A derived struct would also be read from an array of its fields.
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(structure(expected.into(), "no object".into()));
         }
-        let index: Self = serde_json::from_slice(&json)
+        let index: Self = serde_json::from_slice(json)
             .map_err(|e| structure(expected.into(), shown(&e.to_string())))?;
         if index.weight_map.0.is_empty() {
             return Err(structure("a `weight_map` of at least one tensor".into(), "none".into()));

@@ -9,10 +9,10 @@ use serde_json::Value as Json;
 use super::{TOKENS, too_large};
 use crate::error::shown;
 use crate::gguf::{Array, Value};
-use crate::{Error, Source};
+use crate::{Error, Source, without_bom};
 
 /// A larger file is refused unread; the targets' have about 20 MB.
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 64 << 20;
 /// Most tokens: the most elements that readers take in an array.
 const MAX_TOKENS: usize = 16 << 20;
 
@@ -138,7 +138,7 @@ fn read<T: for<'a> Deserialize<'a>>(source: &Source, expected: &str) -> Result<T
         return Err(error(format!("at most {MAX_BYTES} bytes"), found));
     }
     let bytes = source.read_vec(0, source.len())?;
-    serde_json::from_slice(&bytes)
+    serde_json::from_slice(without_bom(&bytes))
         .map_err(|e| error(expected.into(), format!("a JSON error: {}", shown(&e.to_string()))))
 }
 

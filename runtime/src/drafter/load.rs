@@ -173,7 +173,7 @@ impl Loader<'_> {
             Encoding::Q4nx => TernaryEncoding::Q4nx,
             _ => return Ok(Linear::float(self.float(role, layer)?, false)),
         };
-        let path = tensor.path().display().to_string();
+        let path = formats::shown_path(tensor.path());
         let view = tensor.view()?;
         let matrix = TernaryMatrix::new(view, encoding, out, inputs, &path, &tensor.stored_name);
         Linear::ternary(matrix, self.backend)

@@ -43,7 +43,7 @@ impl Tensors<'_> {
         if let Some(encoding) = ternary(info.ty) {
             // A row is whole blocks, or the reader of the file would have refused it.
             debug_assert!(Config::is_ternary_width(inputs as u64));
-            let path = self.file.source().path().display().to_string();
+            let path = formats::shown_path(self.file.source().path());
             let matrix = TernaryMatrix::new(view, encoding, out, inputs, &path, name);
             return Ok(Stored::Ternary(matrix));
         }

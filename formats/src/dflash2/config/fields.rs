@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{ARCHITECTURE, DFLASH1_ARCHITECTURE, LayerType};
 use crate::Error;
-use crate::error::shown;
+use crate::error::{shown, shown_number};
 
 /// Largest dimension or id that is believed.
 pub(super) const MAX_INT: u64 = (1 << 31) - 1;
@@ -250,7 +250,7 @@ impl<'a> Fields<'a> {
             Some(f) if f != 1.0 => Err(self.fault(
                 "partial_rotary_factor",
                 "1 (all dimensions of a head rotate)",
-                f.to_string(),
+                shown_number(f),
             )),
             _ => Ok(()),
         }

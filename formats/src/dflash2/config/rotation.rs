@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::Config;
 use super::fields::{Fields, describe};
-use crate::Error;
+use crate::{Error, shown};
 
 pub(super) const KEY: &str = "prism_hadamard";
 
@@ -125,7 +125,7 @@ impl PrismHadamard {
             return Err(fault("folded", "names".into(), "an empty name".into()));
         }
         if let Some(pair) = names.windows(2).find(|p| p[0] == p[1]) {
-            let found = format!("`{}` twice", pair[0]);
+            let found = format!("`{}` twice", shown(pair[0]));
             return Err(fault("folded", "each name once".into(), found));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use super::{Config, LayerType};
-use crate::Error;
+use crate::{Error, shown_number};
 
 /// No block is wider; the published ones have 8 and 16 rows.
 const MAX_BLOCK_ROWS: usize = 64;
@@ -121,7 +121,11 @@ fn constants(c: &Config) -> Result<(), Violation> {
     // GGUF and the engines hold these as f32, so an f32 must be able to.
     let positive = |v: f64| (v as f32).is_finite() && (v as f32) > 0.0;
     if !positive(c.rms_norm_eps) || c.rms_norm_eps >= 1.0 {
-        return Err(Violation::new("rms_norm_eps", "a number between 0 and 1", c.rms_norm_eps));
+        return Err(Violation::new(
+            "rms_norm_eps",
+            "a number between 0 and 1",
+            shown_number(c.rms_norm_eps),
+        ));
     }
     for (field, value) in [
         ("rope_theta", Some(c.rope_theta)),
@@ -130,7 +134,7 @@ fn constants(c: &Config) -> Result<(), Violation> {
         ("final_logit_softcapping", c.final_logit_softcapping),
     ] {
         if let Some(value) = value.filter(|v| !positive(*v)) {
-            return Err(Violation::new(field, "a positive f32", value));
+            return Err(Violation::new(field, "a positive f32", shown_number(value)));
         }
     }
     Ok(())

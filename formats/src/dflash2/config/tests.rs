@@ -140,7 +140,8 @@ fn up_605_all_block_fields_may_stand_at_the_top() {
     })
     .unwrap();
     let nested = parse(&published()).unwrap();
-    assert_eq!(Config { raw: Map::new(), ..flat }, Config { raw: Map::new(), ..nested });
+    let parsed = |config| Config { raw: Map::new(), text: None, ..config };
+    assert_eq!(parsed(flat), parsed(nested));
 }
 
 #[test]
@@ -331,4 +332,37 @@ fn a_wrong_mark_is_refused() {
     wrong("lm_head", json!("transposed"));
     wrong("embedding", json!("rotated"));
     refused(|v| v["prism_hadamard"] = json!(true));
+}
+
+#[test]
+fn a_rewritten_config_spells_numbers_as_its_author() {
+    let json = std::str::from_utf8(PUBLISHED).unwrap();
+    let json =
+        json.replacen('{', "{\"huge\": 123456789012345678901234567890, \"z\": [-0, 1E5],", 1);
+    let config = Config::parse(Path::new("config.json"), json.as_bytes()).unwrap();
+    let text = String::from_utf8(config.to_json_without_hadamard()).unwrap();
+    for spelled in ["123456789012345678901234567890,", "-0,", "1E5\n", "\"rms_norm_eps\": 1e-06,"] {
+        assert!(text.contains(spelled), "no {spelled} in {text}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_cannot_break_the_message() {
+    let json = br#"{"a\n\u001b[2J": 1, "a\n\u001b[2J": 2}"#;
+    let message = Config::parse(Path::new("config.json"), json).unwrap_err().to_string();
+    assert!(message.contains(r"`a\n\u{1b}[2J` a second time"), "{message}");
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped() {
+    let marked = [b"\xEF\xBB\xBF", PUBLISHED].concat();
+    let read = |json: &[u8]| Config::parse(Path::new("config.json"), json).unwrap();
+    assert_eq!(read(&marked), read(PUBLISHED));
+    assert!(!read(&marked).to_json_without_hadamard().starts_with(b"\xEF"));
+}
+
+#[test]
+fn numbers_of_many_digits_are_found_in_few() {
+    let error = edited(|v| v["rope_parameters"]["rope_theta"] = 1e300.into()).unwrap_err();
+    assert!(error.to_string().ends_with("found 1e300"), "{error}");
 }

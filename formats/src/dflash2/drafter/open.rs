@@ -8,7 +8,7 @@ use crate::dflash2::config::Config;
 use crate::dflash2::gguf_keys::Hadamard;
 use crate::dflash2::names::{self, Resolved, TensorSpec, check_shape};
 use crate::safetensors::{Checkpoint, Dtype};
-use crate::{Error, Source, gguf, q4nx, safetensors};
+use crate::{Error, Source, gguf, q4nx, safetensors, shown, shown_path};
 
 impl Drafter {
     /// Opens the drafter at `path`: a safetensors file, shard index or folder, a
@@ -26,7 +26,7 @@ impl Drafter {
                         path: path.to_path_buf(),
                         part: "the configuration".into(),
                         expected: "none beside a GGUF, which carries its own".into(),
-                        found: format!("`{}`", config.display()),
+                        found: format!("`{}`", shown_path(config)),
                         hint: Some("leave out --config".into()),
                     });
                 }
@@ -70,15 +70,7 @@ impl Drafter {
         let rotation = match (chunked, &config.prism_hadamard) {
             (false, None) => None,
             (true, Some(mark)) => {
-                let named = |t: &&Tensor| mark.folded.contains(&t.spec.name);
-                let matrices = opened.iter().filter(|t| t.spec.role.is_matrix());
-                if !matrices.clone().all(|t| named(&t)) || mark.folded.len() != matrices.count() {
-                    notes.push(
-                        "`prism_hadamard.folded` does not list the matrices by their names; all are \
-                         taken to be rotated"
-                            .into(),
-                    );
-                }
+                check_folded(&config_path, &mark.folded, &opened)?;
                 let mut signs = BTreeMap::new();
                 if mark.og_signs.iter().any(|s| *s != 1) {
                     signs.insert(config.q_width(), mark.og_signs.clone());
@@ -189,13 +181,36 @@ fn find_config(path: &Path, checkpoint: &Checkpoint) -> Result<PathBuf, Error> {
             "a file {}",
             candidates
                 .iter()
-                .map(|p| format!("`{}`", p.display()))
+                .map(|p| format!("`{}`", shown_path(p)))
                 .collect::<Vec<_>>()
                 .join(" or ")
         ),
         found: "none of them".into(),
         hint: Some("name it with --config".into()),
     })
+}
+
+/// Refuses a list of rotated tensors that is not the list of matrices: a matrix in
+/// another basis than its reader believes drafts noise.
+fn check_folded(path: &Path, folded: &[String], tensors: &[Tensor]) -> Result<(), Error> {
+    let refuse = |found: String| {
+        Err(Error::Key {
+            path: path.to_path_buf(),
+            key: "prism_hadamard.folded".into(),
+            expected: "all matrices of the drafter, and nothing else".into(),
+            found,
+            hint: Some("give the config.json that was written with the q4nx file".into()),
+        })
+    };
+    let matrices = || tensors.iter().filter(|t| t.spec.role.is_matrix());
+    let is = |t: &Tensor, name: &String| *name == t.spec.name || *name == t.stored_name;
+    if let Some(left_out) = matrices().find(|t| !folded.iter().any(|name| is(t, name))) {
+        return refuse(format!("a list without `{}`", left_out.spec.name));
+    }
+    if let Some(other) = folded.iter().find(|name| !matrices().any(|t| is(t, name))) {
+        return refuse(format!("`{}`, which is no matrix of it", shown(other)));
+    }
+    Ok(())
 }
 
 /// Signs of -1 on the attention output cannot be told from signs on another

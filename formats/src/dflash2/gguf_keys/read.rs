@@ -2,7 +2,12 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{ARCHITECTURE, BOS_TOKEN, EOS_TOKEN, MASK_TOKEN, PADDING_TOKEN, VALUE_LENGTH, key};
+use std::path::Path;
+
+use super::{
+    ARCHITECTURE, BOS_TOKEN, CONFIG, EOS_TOKEN, MASK_TOKEN, PADDING_TOKEN, VALUE_LENGTH, key,
+    network,
+};
 use crate::Error;
 use crate::dflash2::config::{self, Config, LayerType, check};
 use crate::dflash2::names::today_in_gguf;
@@ -12,8 +17,9 @@ use crate::gguf::{File, Value};
 const CODEBOOK: &str = "selector_predecessor.weight";
 
 impl Config {
-    /// Reads the configuration of a drafter GGUF. [`Config::raw`] is then the
-    /// `config.json` that says the same.
+    /// Reads the configuration of a drafter GGUF. Where the file carries its
+    /// author's `config.json`, it is that one, and says what the keys say; else
+    /// [`Config::raw`] is made from the keys.
     ///
     /// # Errors
     /// [`Error::Key`] when the file is no DFlash 2 drafter, and when a key is
@@ -58,10 +64,62 @@ impl Config {
             pad_token_id: file.opt_u32(PADDING_TOKEN)?,
             prism_hadamard: None,
             raw: Map::new(),
+            text: None,
         };
         check(&config).map_err(|v| v.at(file.source().path(), key(v.field)))?;
+        if let Some(json) = file.opt_str(CONFIG)? {
+            return authored(file, &config, json);
+        }
         config.raw = published_form(&config);
         Ok(config)
+    }
+}
+
+/// The author's configuration. The keys that engines read decide: one that says
+/// something else is refused.
+fn authored(file: &File, keys: &Config, json: &str) -> Result<Config, Error> {
+    let refuse =
+        |expected: &str, found: String, hint| Err(fault(file, CONFIG, expected, found, hint));
+    if json.len() as u64 > config::MAX_CONFIG_BYTES {
+        let found = format!("{} bytes", json.len());
+        return refuse("a config.json of at most 1 MiB", found, None);
+    }
+    let own = match Config::parse(Path::new("config.json"), json.as_bytes()) {
+        Ok(own) => own,
+        Err(why) => return refuse("the drafter's config.json", why.to_string(), None),
+    };
+    let hint = Some("the file's metadata was edited; remove `ternarize.config` to go by the rest");
+    let differs = |key: &str, own: String, here: String| {
+        let found = format!("another value of `{key}`: {own}, not {here}");
+        refuse("what the other keys say", found, hint)
+    };
+    if (own.vocab_size, own.mask_token_id) != (keys.vocab_size, keys.mask_token_id) {
+        let ids = |c: &Config| format!("{} of {}", c.mask_token_id, c.vocab_size);
+        return differs(MASK_TOKEN, ids(&own), ids(keys));
+    }
+    // In the words of the keys, where a float is an f32.
+    let (words, here) = (network(&own)?, network(keys)?);
+    for (name, _) in words.iter().chain(&here) {
+        let (a, b) = (value_of(&words, name), value_of(&here, name));
+        if a != b {
+            return differs(name, in_words(a), in_words(b));
+        }
+    }
+    Ok(Config { prism_hadamard: None, ..own })
+}
+
+fn value_of<'a>(keys: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
+    keys.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+}
+
+fn in_words(value: Option<&Value>) -> String {
+    match value {
+        None => "nothing".into(),
+        Some(Value::Array(list)) => match list.to_u64s() {
+            Some(list) if list.len() <= 16 => format!("{list:?}"),
+            _ => format!("a list of {}", list.len()),
+        },
+        Some(value) => value.to_string(),
     }
 }
 

@@ -101,7 +101,7 @@ fn the_published_drafter_has_the_published_keys() {
     let keys = drafter.keys().unwrap();
     let short: Vec<_> = keys
         .iter()
-        .filter(|(k, _)| !k.starts_with("prism."))
+        .filter(|(k, _)| !k.starts_with("prism.") && k != CONFIG)
         .map(|(k, v)| (k.as_str(), v.clone()))
         .collect();
     let u32s = |list: &[u32]| Value::Array(Array::U32(list.to_vec()));
@@ -160,19 +160,70 @@ fn what_is_written_is_read() {
     let before = config();
     let file = file_of(&before, &metadata(&before));
     let after = Config::from_gguf(&file).unwrap();
+    assert_eq!(after, Config { text: after.text.clone(), ..before.clone() });
+    assert_eq!(after.to_json_without_hadamard(), before.to_json_without_hadamard());
+    let rotation = Hadamard::from_gguf(&file, &after).unwrap().unwrap();
+    assert_eq!(rotation, Hadamard::unsigned(&before, 256));
+}
+
+#[test]
+fn without_the_authors_config_one_is_made_of_the_keys() {
+    let before = config();
+    let after = Config::from_gguf(&edited(CONFIG, None)).unwrap();
     let expected = Config {
         num_target_layers: None,
         eos_token_ids: Vec::new(),
         pad_token_id: None,
         raw: after.raw.clone(),
-        ..before.clone()
+        text: None,
+        ..before
     };
     assert_eq!(after, expected);
+    assert_eq!(after.authored(), None);
     // The config.json made from it says the same once more.
-    let json = serde_json::to_vec(after.raw()).unwrap();
-    assert_eq!(Config::parse(Path::new("config.json"), &json).unwrap(), after);
-    let rotation = Hadamard::from_gguf(&file, &after).unwrap().unwrap();
-    assert_eq!(rotation, Hadamard::unsigned(&before, 256));
+    let json = after.to_json_without_hadamard();
+    let again = Config::parse(Path::new("config.json"), &json).unwrap();
+    assert_eq!(Config { text: None, ..again }, after);
+}
+
+#[test]
+fn an_authors_config_that_the_keys_contradict_is_refused() {
+    let own = |edit: fn(&mut serde_json::Value)| {
+        let mut json: serde_json::Value =
+            serde_json::from_str(&config().authored().unwrap()).unwrap();
+        edit(&mut json);
+        Some(text(&json.to_string()))
+    };
+    for (edited, named) in [
+        (own(|v| v["rope_parameters"]["rope_theta"] = 5e5.into()), "`dflash.rope.freq_base`"),
+        (own(|v| v["max_position_embeddings"] = 77.into()), "u32 77, not u32 262144"),
+        (own(|v| v["dflash_config"]["target_layer_ids"] = vec![1].into()), "dflash.target_layers"),
+        (own(|v| v["dflash_config"]["output_multiplier"] = 2.into()), "logit_scale"),
+        (own(|v| v["vocab_size"] = 384.into()), "319 of 384, not 319 of 320"),
+        (own(|v| v["sliding_window"] = 1.into()), "dflash.attention.sliding_window"),
+    ] {
+        let (message, hint) = config_refused(CONFIG, edited);
+        assert!(message.contains(CONFIG) && message.contains(named), "{message}");
+        assert!(hint.contains("remove `ternarize.config`"), "{hint}");
+    }
+    for (broken, named) in [
+        (text("{"), "JSON error"),
+        (text("{}"), "architectures"),
+        (text(&" ".repeat(2 << 20)), "1 MiB"),
+        (Value::U32(1), "a string"),
+    ] {
+        let (message, _) = config_refused(CONFIG, Some(broken));
+        assert!(message.contains(CONFIG) && message.contains(named), "{message}");
+    }
+    // What has no key is free to say anything.
+    let free = own(|v| {
+        v["num_target_layers"] = 99.into();
+        v["eos_token_id"] = serde_json::json!([7, 8]);
+        v["a_field_of_tomorrow"] = "x".into();
+    });
+    let config = Config::from_gguf(&edited(CONFIG, free)).unwrap();
+    assert_eq!((config.num_target_layers, config.eos_token_ids), (Some(99), vec![7, 8]));
+    assert_eq!(config.raw["a_field_of_tomorrow"], "x");
 }
 
 #[test]
