@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which crates of the workspace a crate is built from.
-const EDGES: [(&str, &[&str]); 6] = [
+const EDGES: [(&str, &[&str]); 7] = [
     ("hadamard", &[]),
     ("formats", &[]),
-    ("compiler", &["formats", "hadamard"]),
-    ("runtime", &["formats", "hadamard"]),
+    ("command-line", &["formats", "hadamard"]),
+    ("compiler", &["command-line", "formats", "hadamard"]),
+    ("runtime", &["command-line", "formats", "hadamard"]),
     ("xtask", &["formats", "hadamard"]),
     ("integration-tests", &[]),
 ];

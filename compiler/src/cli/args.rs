@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::Resettable;
-use clap::error::ContextValue;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use command_line::args::{Output, Workers};
 use compiler::output::Format;
 use compiler::ternary::Rule;
-use formats::shown_path;
-use hadamard::{BlockHadamard, Isa, Level};
+use hadamard::{BlockHadamard, Isa};
 
 /// Turns a DFlash 2 drafter into a checked ternary q4nx or GGUF file.
 ///
@@ -173,41 +171,16 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// Worker threads, at most 256; 0 means one per core
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        global = true,
-        env = "TERNARIZE_THREADS",
-        value_parser = clap::value_parser!(u16).range(0..=256)
-    )]
-    pub(crate) threads: u16,
-    /// Highest instruction set to use: scalar, avx2 or avx512 (for bug reports)
-    #[arg(long, value_name = "LEVEL", global = true, env = "TERNARIZE_ISA")]
-    pub(crate) isa: Option<Level>,
-    /// Print one JSON document on standard output
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Print errors only
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) workers: Workers,
+    #[command(flatten)]
+    pub(crate) output: Output,
     /// Print details, one line per tensor
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// When to colour messages
-    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
-    pub(crate) color: ColorWhen,
     /// How to show progress; `auto` is a bar on a terminal and nothing elsewhere
     #[arg(long, value_name = "HOW", default_value = "auto", global = true)]
     pub(crate) progress: ProgressHow,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ColorWhen {
-    Auto,
-    Always,
-    Never,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -239,51 +212,5 @@ fn max_error(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(error) if (0.0..f64::INFINITY).contains(&error) => Ok(error),
         _ => Err("expected a number of at least 0".into()),
-    }
-}
-
-/// Parses the command line and the variables that stand in for it.
-pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    // A variable that is set to nothing is not set.
-    let command = Cli::command().mut_args(|arg| {
-        let is_empty = arg.get_env().and_then(std::env::var_os).is_some_and(|v| v.is_empty());
-        if is_empty { arg.env(Resettable::<clap::builder::OsStr>::Reset) } else { arg }
-    });
-    command
-        .try_get_matches()
-        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches))
-        .map_err(escaped)
-}
-
-/// Arguments may be names of files, with whatever these hold.
-fn escaped(mut error: clap::Error) -> clap::Error {
-    let texts: Vec<_> = error
-        .context()
-        .filter_map(|(kind, value)| match value {
-            ContextValue::String(text) => Some((kind, ContextValue::String(shown_path(text)))),
-            ContextValue::Strings(texts) => {
-                Some((kind, ContextValue::Strings(texts.iter().map(shown_path).collect())))
-            }
-            _ => None,
-        })
-        .collect();
-    for (kind, text) in texts {
-        error.insert(kind, text);
-    }
-    error
-}
-
-impl Common {
-    /// The number of worker threads.
-    pub(crate) fn threads(&self) -> usize {
-        match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => usize::from(n),
-        }
-    }
-
-    /// The instruction set.
-    pub(crate) fn isa(&self) -> Isa {
-        self.isa.map_or_else(Isa::detect, Isa::at_most)
     }
 }

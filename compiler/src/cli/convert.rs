@@ -5,9 +5,9 @@ use formats::dflash2::drafter::Drafter;
 use formats::dflash2::names::Codebooks;
 
 use super::args::{CodebookStyle, Common, ConvertArgs};
-use super::exit::{Outcome, reading};
 use super::printer::Printer;
 use super::ternarize::{execute, other_inputs, requests, tokenizer};
+use command_line::exit::{Outcome, reading};
 
 /// Runs the command.
 pub(crate) fn run(
@@ -30,8 +30,8 @@ pub(crate) fn run(
         other_inputs: other_inputs(&args.input, args.tokenizer.as_deref()),
         report: args.run.report.clone(),
         force: args.run.force,
-        isa: common.isa(),
-        threads: common.threads(),
+        isa: common.workers.isa(),
+        threads: common.workers.threads(),
     };
     execute(&drafter, options, &args.run, printer)
 }

@@ -6,9 +6,9 @@ use compiler::inspect::{Inspection, Kind, inspect};
 use formats::{shown, shown_path};
 
 use super::args::InspectArgs;
-use super::exit::{Outcome, reading};
 use super::printer::Printer;
 use super::summary::size;
+use command_line::exit::{Outcome, reading};
 
 /// Runs the command.
 pub(crate) fn run(args: &InspectArgs, printer: &Printer) -> anyhow::Result<Outcome> {

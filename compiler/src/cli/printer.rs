@@ -1,50 +1,31 @@
-//! Streams: results on standard output, everything else on standard error.
+//! What the compiler prints: results, and progress of a run.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 
-use anstream::ColorChoice;
-use anstyle::{AnsiColor, Style};
 use anyhow::Context;
-use clap::CommandFactory;
 use clap_complete::Shell;
+use command_line::exit::Outcome;
+use command_line::{STDOUT, Streams, signals};
 use compiler::observer::Observer;
-use formats::shown_path;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::args::{Cli, ColorWhen, Common, ProgressHow};
-use super::exit::{self, Outcome};
-use super::signals;
-
-/// What is done when standard output cannot be written.
-pub(crate) const STDOUT: &str = "writing to standard output";
-
-const ERROR: Style = AnsiColor::Red.on_default().bold();
-const NOTE: Style = AnsiColor::Yellow.on_default().bold();
-const HINT: Style = AnsiColor::Cyan.on_default().bold();
+use super::args::{Cli, Common, ProgressHow};
+use super::exit;
 
 /// What is printed where, and how loudly.
 #[derive(Debug)]
 pub(crate) struct Printer {
-    json: bool,
-    quiet: bool,
+    streams: Streams,
     verbose: bool,
     progress: ProgressHow,
 }
 
 impl Printer {
     pub(crate) fn new(common: &Common) -> Self {
-        let choice = match common.color {
-            ColorWhen::Auto => ColorChoice::Auto,
-            ColorWhen::Always => ColorChoice::Always,
-            ColorWhen::Never => ColorChoice::Never,
-        };
-        choice.write_global();
         Self {
-            json: common.json,
-            quiet: common.quiet,
+            streams: Streams::new("ternarize", compiler::report::SCHEMA, &common.output),
             verbose: common.verbose,
             progress: common.progress,
         }
@@ -61,64 +42,38 @@ impl Printer {
         document: &impl Serialize,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> anyhow::Result<Outcome> {
-        let mut out = anstream::stdout().lock();
-        let print = || {
-            if self.json {
-                serde_json::to_writer_pretty(&mut out, document)?;
-                writeln!(out)?;
-            } else if !self.quiet {
-                text(&mut out)?;
-            }
-            out.flush()
-        };
-        print().context(STDOUT)?;
+        if self.streams.json() {
+            self.streams.document(document)?;
+        } else if !self.streams.quiet() {
+            let mut out = anstream::stdout().lock();
+            text(&mut out).and_then(|()| out.flush()).context(STDOUT)?;
+        }
         Ok(Outcome::Done)
     }
 
     /// Prints a remark.
     pub(crate) fn note(&self, text: &str) {
-        if !self.quiet {
-            let _ = writeln!(anstream::stderr(), "{NOTE}note:{NOTE:#} {}", one_line(text));
-        }
+        self.streams.note(text);
     }
 
     /// Prints what happened to one tensor, or what is about to happen.
     pub(crate) fn status(&self, text: &str) {
-        if !self.quiet && !self.json {
-            let _ = writeln!(anstream::stderr(), "{}", one_line(text));
-        }
+        self.streams.status(text);
     }
 
     /// Prints an error; with `--json` as a document too.
     pub(crate) fn error(&self, error: &anyhow::Error, code: u8) {
-        let message = one_line(&causes(error));
-        let hint = exit::hint(error).map(one_line);
-        let mut err = anstream::stderr();
-        let _ = writeln!(err, "{ERROR}ternarize:{ERROR:#} {message}");
-        if let Some(hint) = &hint {
-            let _ = writeln!(err, "{HINT}hint:{HINT:#} {hint}");
-        }
-        if self.json {
-            let document = serde_json::json!({
-                "schema": compiler::report::SCHEMA,
-                "error": { "message": message, "hint": hint, "exit_code": code },
-            });
-            let _ = writeln!(anstream::stdout(), "{document:#}");
-        }
+        self.streams.error(error, exit::hint(error), code);
     }
 
     /// Prints a completion script.
     pub(crate) fn completions(&self, shell: Shell) -> anyhow::Result<Outcome> {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "ternarize", &mut script);
-        let mut out = io::stdout().lock();
-        out.write_all(&script).and_then(|()| out.flush()).context(STDOUT)?;
-        Ok(Outcome::Done)
+        self.streams.completions::<Cli>(shell)
     }
 
     /// Watches a run of `total` bytes, in the way that was asked for.
     pub(crate) fn watch(&self, total: u64) -> Watcher {
-        let silent = self.quiet || self.json || self.verbose;
+        let silent = self.streams.quiet() || self.streams.json() || self.verbose;
         let show = match self.progress {
             ProgressHow::Auto if !silent && io::stderr().is_terminal() => {
                 let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
@@ -134,26 +89,6 @@ impl Printer {
         };
         Watcher(show)
     }
-}
-
-/// The causes joined by colons. Some messages end with their cause already.
-fn causes(error: &anyhow::Error) -> String {
-    let mut message = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if message.is_empty() {
-            message = cause;
-        } else if !message.ends_with(&cause) {
-            message = format!("{message}: {cause}");
-        }
-    }
-    message
-}
-
-/// Messages stay on one line whatever a file name or a system says.
-fn one_line(text: &str) -> String {
-    let lines: Vec<_> = text.split('\n').map(str::trim).filter(|part| !part.is_empty()).collect();
-    // What is a path's was escaped where the message was made.
-    shown_path(lines.join(": "))
 }
 
 /// Shows progress and passes Ctrl-C on.
@@ -190,7 +125,7 @@ impl Observer for Watcher {
     }
 
     fn cancelled(&self) -> bool {
-        signals::RECEIVED.load(Ordering::Relaxed) != 0
+        signals::received()
     }
 }
 

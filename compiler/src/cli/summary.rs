@@ -6,8 +6,8 @@ use compiler::plan::Plan;
 use compiler::report::{Quality, Report, SCHEMA};
 use formats::shown_path;
 
-use super::exit::Outcome;
 use super::printer::Printer;
+use command_line::exit::Outcome;
 
 /// Says what is about to be written.
 pub(crate) fn announce(plan: &Plan<'_>, printer: &Printer) {

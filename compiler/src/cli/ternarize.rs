@@ -6,9 +6,9 @@ use formats::dflash2::drafter::Drafter;
 use formats::shown_path;
 
 use super::args::{Common, Outputs, RunArgs, TernarizeArgs};
-use super::exit::{Outcome, Usage, reading};
 use super::printer::Printer;
-use super::{signals, summary};
+use super::summary;
+use command_line::exit::{Outcome, Usage, reading};
 
 use std::path::{Path, PathBuf};
 
@@ -42,8 +42,8 @@ pub(crate) fn run(
         other_inputs: other_inputs(input, args.tokenizer.as_deref()),
         report: args.run.report.clone(),
         force: args.run.force,
-        isa: common.isa(),
-        threads: common.threads(),
+        isa: common.workers.isa(),
+        threads: common.workers.threads(),
     };
     execute(&drafter, options, &args.run, printer)
 }
@@ -111,7 +111,7 @@ pub(crate) fn execute(
         return summary::planned(&plan, printer);
     }
     summary::announce(&plan, printer);
-    signals::install().context("installing signal handlers")?;
+    command_line::signals::install().context("installing signal handlers")?;
     let outcome = {
         let watcher = printer.watch(plan.input_bytes());
         plan.run(&watcher)?

@@ -8,10 +8,9 @@ use formats::dflash2::drafter::Drafter;
 use formats::shown_path;
 
 use super::args::{Common, VerifyArgs};
-use super::exit::{Outcome, Usage, is_broken_pipe, reading};
 use super::printer::Printer;
-use super::signals;
 use super::summary::size;
+use command_line::exit::{Outcome, Usage, is_broken_pipe, reading};
 
 /// Runs the command.
 pub(crate) fn run(
@@ -34,10 +33,10 @@ pub(crate) fn run(
     let options = Options {
         against: against.as_ref(),
         max_error: args.max_error.unwrap_or(compiler::verify::DEFAULT_MAX_ERROR),
-        isa: common.isa(),
-        threads: common.threads(),
+        isa: common.workers.isa(),
+        threads: common.workers.threads(),
     };
-    signals::install().context("installing signal handlers")?;
+    command_line::signals::install().context("installing signal handlers")?;
     let verification = {
         let bytes = file.tensors.iter().map(formats::dflash2::drafter::Tensor::byte_len).sum();
         let watcher = printer.watch(bytes);

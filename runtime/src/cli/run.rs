@@ -29,7 +29,7 @@ const CHUNK: usize = 64;
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    schema: &'static str,
+    schema: u32,
     target: String,
     drafter: Option<String>,
     act: &'static str,
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
     let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
     if printer.json() {
         printer.document(&Document {
-            schema: "drafter-run/1",
+            schema: SCHEMA,
             target: args.models.target.display().to_string(),
             drafter: args.models.drafter.as_ref().map(|path| path.display().to_string()),
             act: args.models.act.name(),

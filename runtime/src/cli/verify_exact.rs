@@ -23,7 +23,7 @@ const TOKENS: usize = 64;
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
 struct Document {
-    schema: &'static str,
+    schema: u32,
     verdict: &'static str,
     act: &'static str,
     kv: &'static str,
@@ -100,7 +100,7 @@ pub(crate) fn run(
     let pair = Pair { target: &models.target, drafter, kv: kv.into() };
     let mut stats = vec![DraftStats::default(); drafts.clone().count()];
     let mut document = Document {
-        schema: "drafter-verify-exact/1",
+        schema: SCHEMA,
         verdict: "exact",
         act: args.models.act.name(),
         kv: kv.name(),
