@@ -6,21 +6,30 @@
 //!  <path>.biases      [R, K/128]  F16 or BF16        w = scale * code + bias
 //! ```
 //!
-//! In a ternary pack the bias is the negated scale and codes are 0, 1, 2, so
-//! the words are byte for byte the code bytes of a PQ2_0 block. A pack that MLX
+//! In a ternary pack the bias is the negated scale and codes are 0, 1, 2 (3 is
+//! +2 scales, as in PQ2_0), so the words are byte for byte the code bytes of a
+//! PQ2_0 block. A pack that MLX
 //! quantised itself uses four levels and is not ternary; it is still read to
 //! f32 ([`dequantize_row`]).
 //!
 //! The folder's `config.json` says which modules are packed and in which
-//! Hadamard block their input is rotated ([`PackConfig`]).
+//! Hadamard block their input is rotated ([`PackConfig`]), its `hadamard.json`
+//! with which signs ([`PackRotation`]); [`Pack`] is all of it with the weights.
 
 mod config;
+mod object;
+mod pack;
+mod rotation;
+mod text;
 
 use half::{bf16, f16};
 
 pub use config::{MODEL_TYPE, PackConfig, PackModule};
+pub use pack::{Pack, Packed, floats};
+pub use rotation::PackRotation;
+pub use text::TextConfig;
 
-use crate::pq2_0::{check_finite, check_len, refuse_code_3};
+use crate::pq2_0::{check_finite, check_len};
 use crate::{Fault, GROUP, TernaryRows, scale};
 
 /// How scales and biases are stored.
@@ -63,11 +72,12 @@ impl Rows<'_> {
 }
 
 /// Reads rows of a ternary pack. Negative scales are kept; a scale of zero may
-/// have a zero bias of either sign.
+/// have a zero bias of either sign. Code 3 passes, as in PQ2_0; see
+/// [`first_code_3`](crate::pq2_0::first_code_3).
 ///
 /// # Errors
-/// A [`Fault`] at the first group that is not exact ternary: a code 3, a scale
-/// that is not finite or not exact in fp16, a bias that is not the negated
+/// A [`Fault`] at the first group that is not of a ternary pack: a scale that
+/// is not finite or not exact in fp16, a bias that is not the negated
 /// scale; or at the end of a part whose size is not that of `rows`' shape.
 pub fn decode(pack: Rows<'_>, rows: &mut TernaryRows) -> Result<(), Fault> {
     pack.check(rows.rows() * rows.cols())?;
@@ -102,8 +112,7 @@ pub fn decode(pack: Rows<'_>, rows: &mut TernaryRows) -> Result<(), Fault> {
             ));
         }
     }
-    check_finite(scales)?;
-    refuse_code_3(rows)
+    check_finite(scales)
 }
 
 /// Reads one row of any 2-bit pack, `scale * code + bias`: `out` is `[K]` f32.
@@ -188,9 +197,14 @@ mod tests {
         dequantize_row(pack, &mut out).unwrap();
         assert_eq!(out[..4], [1.0, 0.5, 0.0, -0.5]);
 
+        // Code 3 is no matter of the rule: +2 scales by both readers.
         let (s, bias) = (f16::ONE.to_le_bytes(), f16::NEG_ONE.to_le_bytes());
-        let fault = decode(row(&[0xC0; 32], &s, &bias, ScaleType::F16), &mut rows).unwrap_err();
-        assert!(fault.found.contains("code 3"), "{fault}");
+        let pack = row(&[0xC0; 32], &s, &bias, ScaleType::F16);
+        decode(pack, &mut rows).unwrap();
+        let mut exact = [0.0; GROUP];
+        rows.dequantize_row(0, &mut exact);
+        dequantize_row(pack, &mut out).unwrap();
+        assert_eq!((exact[3], out), (2.0, exact));
     }
 
     #[test]

@@ -14,7 +14,41 @@
 //! replay of the accepted tokens of a round from the state before it gives the bits of plain
 //! decoding.
 
+//!
+//! How many value heads share a key head is a matter of their order alone ([`HeadOrder`]); each head
+//! is computed by itself, so both orders give the same bits per head.
+
 use crate::math::silu;
+
+/// How the value heads of a file are ordered: where value head `r` of the `rep` heads of key head `kh`
+/// stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeadOrder {
+    /// `r · key_heads + kh`: what the GGUF converter makes.
+    Tiled,
+    /// `kh · rep + r`: the model's definition, and an MLX pack.
+    Grouped,
+}
+
+impl HeadOrder {
+    /// The key head of value head `head`.
+    #[must_use]
+    pub fn key_head(self, head: usize, key_heads: usize, value_heads: usize) -> usize {
+        match self {
+            Self::Tiled => head % key_heads,
+            Self::Grouped => head / (value_heads / key_heads),
+        }
+    }
+
+    /// Where the value head lies that is number `tiled` in the tiled order.
+    #[must_use]
+    pub fn place(self, tiled: usize, key_heads: usize, value_heads: usize) -> usize {
+        match self {
+            Self::Tiled => tiled,
+            Self::Grouped => tiled % key_heads * (value_heads / key_heads) + tiled / key_heads,
+        }
+    }
+}
 
 /// What one token adds to the state of one layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,14 +67,15 @@ pub struct Update {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeltaState {
     dim: usize,
+    order: HeadOrder,
     s: Vec<f32>,
 }
 
 impl DeltaState {
     /// All zero.
     #[must_use]
-    pub fn new(value_heads: usize, dim: usize) -> Self {
-        Self { dim, s: vec![0.0; value_heads * dim * dim] }
+    pub fn new(value_heads: usize, dim: usize, order: HeadOrder) -> Self {
+        Self { dim, order, s: vec![0.0; value_heads * dim * dim] }
     }
 
     /// All values, head after head.
@@ -49,13 +84,20 @@ impl DeltaState {
         &self.s
     }
 
-    /// Takes one token in. Value head `t` has key head `t mod key_heads` (the tiled order).
+    /// The values of value head `head`, `[key, value]`.
+    #[must_use]
+    pub fn head(&self, head: usize) -> &[f32] {
+        let len = self.dim * self.dim;
+        &self.s[head * len..(head + 1) * len]
+    }
+
+    /// Takes one token in.
     pub fn update(&mut self, token: &Update) {
-        let dim = self.dim;
-        let key_heads = token.k.len() / dim;
+        let (dim, order) = (self.dim, self.order);
+        let (key_heads, value_heads) = (token.k.len() / dim, token.beta.len());
         let mut d = vec![0.0; dim];
         for (t, s) in self.s.chunks_exact_mut(dim * dim).enumerate() {
-            let k = &token.k[t % key_heads * dim..][..dim];
+            let k = &token.k[order.key_head(t, key_heads, value_heads) * dim..][..dim];
             let v = &token.v[t * dim..][..dim];
             d.fill(0.0);
             for (row, k) in s.chunks_exact_mut(dim).zip(k) {
@@ -77,12 +119,12 @@ impl DeltaState {
 
     /// Reads with `q`: `[key_heads, dim]`; writes `[value_heads, dim]`.
     pub fn read(&self, q: &[f32], out: &mut [f32]) {
-        let dim = self.dim;
-        let key_heads = q.len() / dim;
+        let (dim, order) = (self.dim, self.order);
+        let (key_heads, value_heads) = (q.len() / dim, out.len() / dim);
         out.fill(0.0);
         let heads = self.s.chunks_exact(dim * dim).zip(out.chunks_exact_mut(dim));
         for (t, (s, out)) in heads.enumerate() {
-            let q = &q[t % key_heads * dim..][..dim];
+            let q = &q[order.key_head(t, key_heads, value_heads) * dim..][..dim];
             for (row, q) in s.chunks_exact(dim).zip(q) {
                 for (out, s) in out.iter_mut().zip(row) {
                     *out += s * q;
@@ -174,7 +216,7 @@ mod tests {
         #[test]
         fn close_to_the_formulas_in_f64(seed in prop::collection::vec(-1f32..1.0, 61)) {
             let (nk, nv, dim) = (2, 6, 4);
-            let mut state = DeltaState::new(nv, dim);
+            let mut state = DeltaState::new(nv, dim, HeadOrder::Tiled);
             let mut wide = vec![0.0f64; nv * dim * dim];
             for step in 0..5 {
                 let token = token(nk, nv, dim, &seed[step..]);
@@ -199,7 +241,7 @@ mod tests {
 
         #[test]
         fn replay_gives_the_same_bits(seed in prop::collection::vec(-1f32..1.0, 61)) {
-            let mut plain = DeltaState::new(6, 4);
+            let mut plain = DeltaState::new(6, 4, HeadOrder::Tiled);
             plain.update(&token(2, 6, 4, &seed));
             let before = plain.clone();
             let mut speculative = before.clone();
@@ -208,6 +250,35 @@ mod tests {
             (1..4).for_each(|i| replayed.update(&token(2, 6, 4, &seed[i..])));
             (1..4).for_each(|i| plain.update(&token(2, 6, 4, &seed[i..])));
             prop_assert_eq!(replayed, plain);
+        }
+    }
+
+    /// The same token with its value heads in either order: the same heads, elsewhere.
+    #[test]
+    fn orders_differ_in_places_only() {
+        let (nk, nv, dim) = (4, 8, 4);
+        let seed: Vec<f32> = (0..97).map(|i| ((i * i % 31) as f32 - 15.0) / 16.0).collect();
+        let mut tiled = DeltaState::new(nv, dim, HeadOrder::Tiled);
+        let mut grouped = DeltaState::new(nv, dim, HeadOrder::Grouped);
+        let (mut out_tiled, mut out_grouped) = (vec![0.0; nv * dim], vec![0.0; nv * dim]);
+        for step in 0..4 {
+            let token = token(nk, nv, dim, &seed[step..]);
+            tiled.update(&token);
+            tiled.read(&seed[..nk * dim], &mut out_tiled);
+            grouped.update(&Update {
+                k: token.k.clone(),
+                v: tiled_to_grouped(&token.v, nk, dim),
+                decay: tiled_to_grouped(&token.decay, nk, 1),
+                beta: tiled_to_grouped(&token.beta, nk, 1),
+            });
+            grouped.read(&seed[..nk * dim], &mut out_grouped);
+        }
+        assert_eq!(tiled_to_grouped(&out_tiled, nk, dim), out_grouped);
+        assert_ne!(out_tiled, out_grouped);
+        for t in 0..nv {
+            let place = HeadOrder::Grouped.place(t, nk, nv);
+            assert_eq!(tiled.head(t), grouped.head(place));
+            assert_eq!(HeadOrder::Grouped.key_head(place, nk, nv), t % nk);
         }
     }
 

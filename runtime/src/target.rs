@@ -10,6 +10,10 @@
 //! The residual stream is in the primal basis; rotation happens at each rotated matrix. Every row is
 //! computed as if it were alone, so how tokens are grouped into calls changes no bit.
 //!
+//! A target is read from a GGUF, or from the folder of an MLX 2-bit pack. The two order the value heads
+//! of the delta nets differently, which is followed where heads are computed
+//! ([`HeadOrder`](crate::gdn::HeadOrder)) and changes no bit of the result.
+//!
 //! A [`State`] is moved on in one of two ways: [`Target::advance`] takes tokens in for good;
 //! [`Target::verify`] computes rows for tokens that may be taken back, and [`State::commit`] keeps
 //! the first of them, by replaying their updates from the untouched state.
@@ -18,6 +22,7 @@ mod config;
 mod forward;
 mod hadamard_keys;
 mod load;
+mod pack;
 mod state;
 mod tensors;
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use formats::{Fault, TernaryRows, View, pq2_0, ptq1_0, q4nx};
+use formats::{Fault, GROUP, TernaryRows, View, mlx, pq2_0, ptq1_0, q4nx};
 use half::{bf16, f16};
 
 use crate::Error;
@@ -23,6 +23,9 @@ pub enum TernaryEncoding {
     Ptq1_0,
     /// [`formats::q4nx`] exact-ternary chunks of 32 rows.
     Q4nx,
+    /// [`formats::mlx`] modules, row by row: codes, scales and biases are three tensors. That biases
+    /// are the negated scales is checked whenever a row is decoded.
+    Mlx,
 }
 
 /// A ternary matrix `[out_features, in_features]` in its file.
@@ -30,17 +33,28 @@ pub enum TernaryEncoding {
 pub struct TernaryMatrix {
     bytes: View,
     encoding: TernaryEncoding,
+    /// Of a module of a pack.
+    affine: Option<Affine>,
     out_features: usize,
     in_features: usize,
     path: String,
     name: String,
 }
 
+/// What lies beside the codes of an MLX module, `[out_features, in_features / 128]` each.
+#[derive(Debug, Clone)]
+struct Affine {
+    scales: View,
+    biases: View,
+    scale_type: mlx::ScaleType,
+}
+
 impl TernaryMatrix {
     /// `bytes` as the rows of a matrix; `path` and `name` are for messages.
     ///
     /// # Panics
-    /// If the bytes are not those of the shape; readers check that before.
+    /// If the bytes are not those of the shape; readers check that before. If the encoding is
+    /// [`TernaryEncoding::Mlx`], which has more than these bytes: see [`TernaryMatrix::packed`].
     #[must_use]
     pub fn new(
         bytes: View,
@@ -50,9 +64,11 @@ impl TernaryMatrix {
         path: &str,
         name: &str,
     ) -> Self {
+        assert_ne!(encoding, TernaryEncoding::Mlx);
         let matrix = Self {
             bytes,
             encoding,
+            affine: None,
             out_features,
             in_features,
             path: path.to_owned(),
@@ -61,6 +77,37 @@ impl TernaryMatrix {
         let bands = out_features / matrix.band();
         assert_eq!(matrix.bytes.len(), bands * matrix.band_bytes());
         matrix
+    }
+
+    /// A module of an MLX pack.
+    ///
+    /// # Panics
+    /// If the parts are not those of the shape; readers check that before.
+    #[must_use]
+    pub fn packed(module: &mlx::Packed) -> Self {
+        let matrix = Self {
+            bytes: module.weight.clone(),
+            encoding: TernaryEncoding::Mlx,
+            affine: Some(Affine {
+                scales: module.scales.clone(),
+                biases: module.biases.clone(),
+                scale_type: module.scale_type,
+            }),
+            out_features: module.rows,
+            in_features: module.cols,
+            path: formats::shown_path(&module.path),
+            name: module.name.clone(),
+        };
+        let groups = module.rows * (module.cols / GROUP);
+        assert_eq!(matrix.bytes.len(), module.rows * matrix.band_bytes());
+        assert_eq!((module.scales.len(), module.biases.len()), (2 * groups, 2 * groups));
+        matrix
+    }
+
+    /// How it is stored.
+    #[must_use]
+    pub fn encoding(&self) -> TernaryEncoding {
+        self.encoding
     }
 
     /// Number of outputs.
@@ -78,7 +125,7 @@ impl TernaryMatrix {
     /// Rows that are stored together.
     fn band(&self) -> usize {
         match self.encoding {
-            TernaryEncoding::Pq2_0 | TernaryEncoding::Ptq1_0 => 1,
+            TernaryEncoding::Pq2_0 | TernaryEncoding::Ptq1_0 | TernaryEncoding::Mlx => 1,
             TernaryEncoding::Q4nx => q4nx::ROW_BLOCK,
         }
     }
@@ -88,6 +135,7 @@ impl TernaryMatrix {
             TernaryEncoding::Pq2_0 => pq2_0::row_bytes(self.in_features),
             TernaryEncoding::Ptq1_0 => ptq1_0::row_bytes(self.in_features),
             TernaryEncoding::Q4nx => self.in_features / q4nx::COL_BLOCK * q4nx::CHUNK_BYTES,
+            TernaryEncoding::Mlx => self.in_features / 4,
         }
     }
 
@@ -96,16 +144,23 @@ impl TernaryMatrix {
         let len = self.band_bytes();
         let start = first / self.band() * len;
         let bytes = &self.bytes[start..start + len];
-        type Decode = fn(&[u8], &mut TernaryRows) -> Result<(), Fault>;
-        let decode: Decode = match self.encoding {
-            TernaryEncoding::Pq2_0 => pq2_0::decode,
-            TernaryEncoding::Ptq1_0 => ptq1_0::decode,
-            TernaryEncoding::Q4nx => q4nx::decode,
+        let groups = self.in_features / GROUP;
+        let decoded: Result<(), Fault> = match (self.encoding, &self.affine) {
+            (TernaryEncoding::Pq2_0, _) => pq2_0::decode(bytes, rows),
+            (TernaryEncoding::Ptq1_0, _) => ptq1_0::decode(bytes, rows),
+            (TernaryEncoding::Q4nx, _) => q4nx::decode(bytes, rows),
+            (TernaryEncoding::Mlx, Some(Affine { scales, biases, scale_type })) => {
+                let of_row = 2 * first * groups..2 * (first + 1) * groups;
+                let (scales, biases) = (&scales[of_row.clone()], &biases[of_row]);
+                let scale_type = *scale_type;
+                mlx::decode(mlx::Rows { weight: bytes, scales, biases, scale_type }, rows)
+            }
+            (TernaryEncoding::Mlx, None) => unreachable!("a module has scales"),
         };
-        decode(bytes, rows).map_err(|fault| {
+        decoded.map_err(|fault| {
             let base = match fault.unit {
                 "chunk" => first / q4nx::ROW_BLOCK * (self.in_features / q4nx::COL_BLOCK),
-                _ => first * (self.in_features / formats::GROUP),
+                _ => first * groups,
             };
             fault.offset_by(base as u64).at(&self.path, &self.name).into()
         })
@@ -305,6 +360,43 @@ mod tests {
         let mut row = [0.0; 32];
         matrix.dequantize_row(0, &mut row);
         assert_eq!((row[0], row[16], row[31]), (-8.0, 0.0, 7.5));
+    }
+
+    /// A module of two rows of two groups, all scales 1; the bias of group 3 is `bias`.
+    fn module(code: u8, bias: f16) -> mlx::Packed {
+        let view = |bytes: Vec<u8>| {
+            let len = bytes.len() as u64;
+            Source::from_bytes("w", bytes).view(0, len).unwrap()
+        };
+        let mut biases = f16::NEG_ONE.to_le_bytes().repeat(4);
+        biases[6..].copy_from_slice(&bias.to_le_bytes());
+        mlx::Packed {
+            path: "model.safetensors".into(),
+            name: "lm_head.weight".into(),
+            rows: 2,
+            cols: 256,
+            weight: view(vec![code * 0x55; 2 * 64]),
+            scales: view(f16::ONE.to_le_bytes().repeat(4)),
+            biases: view(biases),
+            scale_type: mlx::ScaleType::F16,
+        }
+    }
+
+    #[test]
+    fn modules_of_a_pack_are_decoded_where_they_lie() {
+        for (code, value) in [(0, -1.0), (1, 0.0), (2, 1.0), (3, 2.0)] {
+            let matrix = TernaryMatrix::packed(&module(code, f16::NEG_ONE));
+            assert_eq!(matrix.encoding(), TernaryEncoding::Mlx);
+            let mut row = [9.0; 256];
+            matrix.dequantize_row(1, &mut row).unwrap();
+            assert_eq!(row, [value; 256]);
+        }
+        let matrix = TernaryMatrix::packed(&module(0, f16::ONE));
+        assert!(matrix.dequantize_row(0, &mut [0.0; 256]).is_ok());
+        let message = matrix.dequantize_row(1, &mut [0.0; 256]).unwrap_err().to_string();
+        for part in ["model.safetensors", "lm_head.weight", "group 3", "negated scale", "0x3C00"] {
+            assert!(message.contains(part), "{message}");
+        }
     }
 
     #[test]

@@ -12,10 +12,11 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::ScaleType;
-use crate::{Error, GROUP, without_bom};
+use super::object::{self, Object, describe};
+use crate::{Error, GROUP};
 
 /// What a pack's `config.json` says about its packed tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +54,11 @@ impl PackConfig {
     /// key is missing or has a value that a pack does not have.
     pub fn parse(path: impl AsRef<Path>, json: &[u8]) -> Result<Self, Error> {
         let path = path.as_ref();
-        let root: Map<String, Value> =
-            serde_json::from_slice(without_bom(json)).map_err(|e| Error::Structure {
-                path: path.to_path_buf(),
-                part: "the JSON".into(),
-                expected: "an object".into(),
-                found: e.to_string(),
-                hint: None,
-            })?;
-        let root = Object { path, key: String::new(), map: &root };
+        let root = object::parse(path, json)?;
+        Self::from_root(&Object::root(path, &root))
+    }
+
+    pub(super) fn from_root(root: &Object<'_>) -> Result<Self, Error> {
         root.exactly("model_type", MODEL_TYPE)?;
         if root.map.contains_key("base_model_type") {
             root.exactly("base_model_type", BASE_MODEL_TYPE)?;
@@ -101,52 +98,7 @@ fn truthy(value: Option<&Value>) -> bool {
     }
 }
 
-/// A JSON object with its place, for messages.
-struct Object<'a> {
-    path: &'a Path,
-    key: String,
-    map: &'a Map<String, Value>,
-}
-
-impl<'a> Object<'a> {
-    fn child(&self, name: &str) -> String {
-        if self.key.is_empty() { name.to_owned() } else { format!("{}.{name}", self.key) }
-    }
-
-    fn wrong(&self, name: &str, expected: impl Into<String>) -> Error {
-        Error::Key {
-            path: self.path.to_path_buf(),
-            key: self.child(name),
-            expected: expected.into(),
-            found: self.map.get(name).map_or_else(|| "nothing".into(), describe),
-            hint: None,
-        }
-    }
-
-    fn exactly(&self, name: &str, expected: &str) -> Result<(), Error> {
-        if self.map.get(name).and_then(Value::as_str) == Some(expected) {
-            Ok(())
-        } else {
-            Err(self.wrong(name, format!("\"{expected}\"")))
-        }
-    }
-
-    fn one_of(&self, name: &str, allowed: &[u64]) -> Result<u64, Error> {
-        self.map.get(name).and_then(Value::as_u64).filter(|n| allowed.contains(n)).ok_or_else(
-            || {
-                let allowed: Vec<_> = allowed.iter().map(u64::to_string).collect();
-                self.wrong(name, allowed.join(", "))
-            },
-        )
-    }
-
-    fn object(&self, name: &str) -> Result<Object<'a>, Error> {
-        match self.map.get(name) {
-            Some(Value::Object(map)) => Ok(Object { path: self.path, key: self.child(name), map }),
-            _ => Err(self.wrong(name, "an object")),
-        }
-    }
-
+impl Object<'_> {
     fn modules(&self) -> Result<Vec<PackModule>, Error> {
         let Some(Value::Array(list)) = self.map.get("modules") else {
             return Err(self.wrong("modules", "a list of packed modules"));
@@ -190,21 +142,6 @@ impl<'a> Object<'a> {
             .and_then(Value::as_bool)
             .ok_or_else(|| self.wrong("embedding", "true or false"))?;
         Ok(PackModule { path, dtype, block: self.one_of("block", &BLOCKS)? as usize, embedding })
-    }
-}
-
-/// A value for a message: scalars as they are, shortened; the rest by kind.
-fn describe(value: &Value) -> String {
-    match value {
-        Value::Array(_) => "a list".into(),
-        Value::Object(_) => "an object".into(),
-        scalar => {
-            let text = scalar.to_string();
-            match text.char_indices().nth(60) {
-                Some((cut, _)) => format!("{}…", &text[..cut]),
-                None => text,
-            }
-        }
     }
 }
 

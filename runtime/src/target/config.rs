@@ -1,7 +1,9 @@
-//! The numbers of a target, from the metadata of its GGUF.
+//! The numbers of a target, and how the metadata of a GGUF gives them.
 
 use formats::gguf::File;
 use formats::{Error, GROUP};
+
+use crate::gdn::HeadOrder;
 
 /// `general.architecture` of the models that are read.
 pub(super) const ARCHITECTURE: &str = "qwen35";
@@ -30,6 +32,8 @@ pub struct Gdn {
     pub head_dim: usize,
     /// Taps of the convolution.
     pub conv_kernel: usize,
+    /// Order of the value heads in the file.
+    pub order: HeadOrder,
 }
 
 impl Gdn {
@@ -104,6 +108,7 @@ impl Config {
             value_heads: dim("ssm.time_step_rank")?,
             head_dim: dim("ssm.state_size")?,
             conv_kernel: dim("ssm.conv_kernel")?,
+            order: HeadOrder::Tiled,
         };
         let config = Self {
             hidden: dim("embedding_length")?,

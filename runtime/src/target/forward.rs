@@ -236,7 +236,7 @@ impl Target {
             }
             took_in(Token { u: u.to_vec(), update });
         }
-        if self.v_grouped {
+        if self.permuted {
             for out in out.iter_mut() {
                 out.copy_from_slice(&tiled_to_grouped(out, gdn.key_heads, dim));
             }

@@ -9,12 +9,11 @@ use formats::Error;
 use formats::gguf::{Array, File, GgmlType, Value};
 
 use super::config::fault;
+use super::tensors::{EMBEDDING, HEAD};
 
 const PREFIX: &str = "prism.hadamard.";
 const TRANSFORM: &str = "normalized-sylvester-walsh-hadamard";
 const AXIS: &str = "input-last-dimension";
-const EMBEDDING: &str = "token_embd.weight";
-const HEAD: &str = "output.weight";
 
 /// Matrices of a layer that may be rotated.
 const FOLDABLE: [&str; 12] = [
@@ -112,6 +111,13 @@ impl Hadamard {
                 let expected = "every ternary matrix of the model";
                 return Err(wrong(file, "weight_names", expected, format!("no {}", shown(name))));
             }
+        }
+        let embedding = file.tensor(EMBEDDING);
+        if inverse.is_empty()
+            && embedding.is_some_and(|t| matches!(t.ty, GgmlType::PQ2_0 | GgmlType::PTQ1_0))
+        {
+            let expected = format!("the ternary `{EMBEDDING}`");
+            return Err(wrong(file, "inverse_weight_names", expected, "nothing"));
         }
         Ok(Some(Self {
             block,

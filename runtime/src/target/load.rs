@@ -1,19 +1,21 @@
-//! Loading: from a GGUF to matrices that lie where they are in the file.
+//! Loading: from a file or folder to matrices that lie where they are.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use formats::Source;
 use formats::gguf::File;
+use formats::mlx::Pack;
 use hadamard::Isa;
 
 use super::config::{Config, LayerKind};
 use super::hadamard_keys::Hadamard;
-use super::tensors::{Stored, Tensors};
+use super::pack::{PackTensors, config_of, hadamard_of};
+use super::tensors::{EMBEDDING, GgufTensors, HEAD, Stored, Tensors};
 use crate::Error;
 use crate::backend::Backend;
 use crate::embedding::{Embedding, Table};
-use crate::gdn::CausalConv;
+use crate::gdn::{CausalConv, HeadOrder};
 use crate::linear::{Arithmetic, Linear};
 use crate::norm::RmsNorm;
 use crate::quant::ActQuant;
@@ -30,7 +32,8 @@ pub struct Target {
     pub(super) output_norm: RmsNorm,
     pub(super) head: Linear,
     pub(super) rope: Rope,
-    pub(super) v_grouped: bool,
+    /// Whether the output of the delta nets is brought from tiled to grouped order.
+    pub(super) permuted: bool,
 }
 
 #[derive(Debug)]
@@ -76,7 +79,7 @@ pub(super) struct Gdn {
 }
 
 impl Target {
-    /// Loads the GGUF at `path`; its weights are mapped.
+    /// Loads the GGUF at `path`, or the MLX 2-bit pack in the folder `path`; its weights are mapped.
     ///
     /// # Errors
     /// [`Error::Formats`] for every rule of the container, the model or its rotation that is broken,
@@ -87,6 +90,9 @@ impl Target {
         isa: Isa,
         backend: &dyn Backend,
     ) -> Result<Self, Error> {
+        if path.is_dir() {
+            return Self::load_pack(&Pack::open(path)?, act, isa, backend);
+        }
         Self::load(Source::map(path)?, act, isa, backend)
     }
 
@@ -103,12 +109,43 @@ impl Target {
         let file = File::open(source)?;
         let config = Config::from_gguf(&file)?;
         let hadamard = Hadamard::from_gguf(&file)?;
-        let rotation = match &hadamard {
+        let tensors = GgufTensors { file: &file };
+        Self::assemble(config, hadamard.as_ref(), &tensors, act, isa, backend)
+    }
+
+    /// Loads an opened MLX pack.
+    ///
+    /// Its numbers are those of a GGUF of the same model where both files hold the same ones: a
+    /// converter may have rounded norms and gates to other types, and `A_log` is made into
+    /// `-exp(A_log)` by [`crate::math::exp`]. `rope_theta` and `rms_norm_eps` are rounded to f32, as a
+    /// GGUF holds them.
+    ///
+    /// # Errors
+    /// As [`Target::open`].
+    pub fn load_pack(
+        pack: &Pack,
+        act: ActQuant,
+        isa: Isa,
+        backend: &dyn Backend,
+    ) -> Result<Self, Error> {
+        let hadamard = hadamard_of(pack);
+        let tensors = PackTensors { pack };
+        Self::assemble(config_of(pack.text()), Some(&hadamard), &tensors, act, isa, backend)
+    }
+
+    fn assemble(
+        config: Config,
+        hadamard: Option<&Hadamard>,
+        tensors: &dyn Tensors,
+        act: ActQuant,
+        isa: Isa,
+        backend: &dyn Backend,
+    ) -> Result<Self, Error> {
+        let rotation = match hadamard {
             None => None,
             Some(h) => Some(Arc::new(Rotation::new(h.block, h.signs.clone(), isa)?)),
         };
-        let loader =
-            Loader { tensors: Tensors { file: &file }, hadamard: hadamard.as_ref(), backend };
+        let loader = Loader { tensors, hadamard, backend };
         let (embedding, head) = loader.vocabulary(&config, rotation.as_ref())?;
         let layers = (0..config.layers.len()).map(|n| loader.layer(&config, n));
         Ok(Self {
@@ -117,7 +154,7 @@ impl Target {
             embedding,
             head,
             rope: Rope::new(config.rope_theta, config.rope_dims),
-            v_grouped: hadamard.as_ref().is_some_and(|h| h.v_grouped),
+            permuted: hadamard.is_some_and(|h| h.v_grouped) && config.gdn.order == HeadOrder::Tiled,
             arithmetic: Arithmetic { act, rotation },
             config,
         })
@@ -149,7 +186,7 @@ impl Target {
 }
 
 struct Loader<'a> {
-    tensors: Tensors<'a>,
+    tensors: &'a dyn Tensors,
     hadamard: Option<&'a Hadamard>,
     backend: &'a dyn Backend,
 }
@@ -170,26 +207,14 @@ impl Loader<'_> {
         config: &Config,
         rotation: Option<&Arc<Rotation>>,
     ) -> Result<(Embedding, Linear), Error> {
-        const EMBEDDING: &str = "token_embd.weight";
-        const HEAD: &str = "output.weight";
-        let file = self.tensors.file;
-        let vocab = file.tensor(EMBEDDING).and_then(|t| t.dims.get(1)).map_or(1, |d| *d as usize);
+        let vocab = self.tensors.vocab();
         let table = self.tensors.matrix(EMBEDDING, vocab, config.hidden)?;
         let rotated = self.hadamard.is_some_and(|h| h.embedding);
-        if matches!(table, Stored::Ternary(_)) && !rotated {
-            return Err(super::config::fault(
-                file,
-                "prism.hadamard.inverse_weight_names",
-                format!("the ternary `{EMBEDDING}`"),
-                "nothing",
-            )
-            .into());
-        }
-        let head = if file.tensor(HEAD).is_some() {
-            self.linear(HEAD, vocab, config.hidden)?
-        } else {
+        let head = if self.tensors.tied() {
             // Its rows are rotated as those of a head are: both are R applied to the row.
             self.tensors.matrix(EMBEDDING, vocab, config.hidden)?.linear(rotated, self.backend)?
+        } else {
+            self.linear(HEAD, vocab, config.hidden)?
         };
         let table = match table {
             Stored::Ternary(matrix) => Table::Ternary(matrix),

@@ -1,6 +1,6 @@
 //! What a target remembers of the tokens it has taken in.
 
-use super::config::{Config, LayerKind};
+use super::config::{Config, Gdn, LayerKind};
 use super::forward::Verified;
 use crate::Error;
 use crate::gdn::{DeltaState, shift};
@@ -14,6 +14,7 @@ pub type Digest = blake3::Hash;
 pub struct State {
     pub(super) len: usize,
     layers: Vec<LayerState>,
+    gdn: Gdn,
     /// A pass began and did not end: some layers have taken its tokens in, others have not.
     broken: bool,
 }
@@ -39,10 +40,15 @@ impl State {
             LayerKind::Attention => LayerState::Attention(KvCache::new(config.kv_width(), kv)),
             LayerKind::Gdn => LayerState::Gdn(GdnState {
                 history: vec![0.0; (config.gdn.conv_kernel - 1) * config.gdn.channels()],
-                delta: DeltaState::new(config.gdn.value_heads, config.gdn.head_dim),
+                delta: DeltaState::new(
+                    config.gdn.value_heads,
+                    config.gdn.head_dim,
+                    config.gdn.order,
+                ),
             }),
         };
-        Self { len: 0, layers: config.layers.iter().map(layer).collect(), broken: false }
+        let layers = config.layers.iter().map(layer).collect();
+        Self { len: 0, layers, gdn: config.gdn, broken: false }
     }
 
     /// Tokens taken in; the next one has this position.
@@ -106,7 +112,8 @@ impl State {
     /// BLAKE3 over, little-endian: the number of tokens (u64); the pending id (u32, all ones for
     /// none); then layer by layer, for attention the stored bits of all keys, then of all values, by
     /// position; for a delta net the inputs of the convolution, oldest first, then the state, per
-    /// value head `[key, value]`.
+    /// value head `[key, value]`. Value heads come in the tiled order whatever the file's is, so the
+    /// digest does not tell a GGUF from an MLX pack of the same model.
     #[must_use]
     pub fn digest(&self, pending: Option<u32>) -> Digest {
         let mut hasher = blake3::Hasher::new();
@@ -115,13 +122,27 @@ impl State {
         for layer in &self.layers {
             match layer {
                 LayerState::Attention(cache) => cache.hash(0, self.len, &mut hasher),
-                LayerState::Gdn(state) => {
-                    for x in state.history.iter().chain(state.delta.values()) {
-                        hasher.update(&x.to_le_bytes());
-                    }
-                }
+                LayerState::Gdn(state) => state.hash(self.gdn, &mut hasher),
             }
         }
         hasher.finalize()
+    }
+}
+
+impl GdnState {
+    fn hash(&self, gdn: Gdn, hasher: &mut blake3::Hasher) {
+        let mut update = |values: &[f32]| {
+            values.iter().for_each(|x| {
+                hasher.update(&x.to_le_bytes());
+            });
+        };
+        let heads = (0..gdn.value_heads)
+            .map(|tiled| gdn.order.place(tiled, gdn.key_heads, gdn.value_heads));
+        for u in self.history.chunks_exact(gdn.channels()) {
+            let (qk, v) = u.split_at(2 * gdn.key_width());
+            update(qk);
+            heads.clone().for_each(|head| update(&v[head * gdn.head_dim..][..gdn.head_dim]));
+        }
+        heads.for_each(|head| update(self.delta.head(head)));
     }
 }

@@ -1,4 +1,4 @@
-//! Tensors of a target by name and shape, as matrices, vectors and the embedding.
+//! Tensors of a target by name and shape, as matrices and vectors, whatever holds them.
 
 use formats::gguf::{File, GgmlType, TensorInfo};
 use formats::{Error, View};
@@ -28,16 +28,33 @@ impl Stored {
     }
 }
 
+pub(super) const EMBEDDING: &str = "token_embd.weight";
+pub(super) const HEAD: &str = "output.weight";
+
 /// What a tensor may be stored as, for messages.
 const READABLE: &str = "F32, F16, BF16, Q8_0, PQ2_0 or PTQ1_0";
 
-pub(super) struct Tensors<'a> {
+/// Where the tensors of a model are. Names are those of a GGUF.
+pub(super) trait Tensors {
+    /// The matrix `name` of `[out, inputs]`.
+    fn matrix(&self, name: &str, out: usize, inputs: usize) -> Result<Stored, Error>;
+
+    /// All values of the float tensor `name` with these dimensions, fastest first.
+    fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>, Error>;
+
+    /// Rows of the embedding.
+    fn vocab(&self) -> usize;
+
+    /// Whether the embedding is the head as well.
+    fn tied(&self) -> bool;
+}
+
+pub(super) struct GgufTensors<'a> {
     pub(super) file: &'a File,
 }
 
-impl Tensors<'_> {
-    /// The matrix `name` of `[out, inputs]`.
-    pub(super) fn matrix(&self, name: &str, out: usize, inputs: usize) -> Result<Stored, Error> {
+impl Tensors for GgufTensors<'_> {
+    fn matrix(&self, name: &str, out: usize, inputs: usize) -> Result<Stored, Error> {
         let info = self.find(name, &[inputs as u64, out as u64])?;
         let view = self.view(info)?;
         if let Some(encoding) = ternary(info.ty) {
@@ -51,8 +68,7 @@ impl Tensors<'_> {
         Ok(Stored::Float(FloatMatrix::new(view, encoding, out, inputs)))
     }
 
-    /// All values of the float tensor `name` with these dimensions, fastest first.
-    pub(super) fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>, Error> {
+    fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>, Error> {
         let dims: Vec<u64> = dims.iter().map(|d| *d as u64).collect();
         let info = self.find(name, &dims)?;
         let encoding = float(info.ty).ok_or_else(|| self.unreadable(info))?;
@@ -62,7 +78,17 @@ impl Tensors<'_> {
         Ok(values)
     }
 
-    pub(super) fn find(&self, name: &str, dims: &[u64]) -> Result<&TensorInfo, Error> {
+    fn vocab(&self) -> usize {
+        self.file.tensor(EMBEDDING).and_then(|t| t.dims.get(1)).map_or(1, |rows| *rows as usize)
+    }
+
+    fn tied(&self) -> bool {
+        self.file.tensor(HEAD).is_none()
+    }
+}
+
+impl GgufTensors<'_> {
+    fn find(&self, name: &str, dims: &[u64]) -> Result<&TensorInfo, Error> {
         let Some(info) = self.file.tensor(name) else {
             return Err(Error::Names {
                 path: self.file.source().path().to_path_buf(),
@@ -85,7 +111,7 @@ impl Tensors<'_> {
         self.fault(info, READABLE.into(), info.ty.name().into())
     }
 
-    pub(super) fn fault(&self, info: &TensorInfo, expected: String, found: String) -> Error {
+    fn fault(&self, info: &TensorInfo, expected: String, found: String) -> Error {
         Error::Tensor {
             path: self.file.source().path().to_path_buf(),
             tensor: info.name.clone(),

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, which clippy does not see in helpers")]
 
 pub(crate) mod drafter;
+pub(crate) mod pack;
 
 use std::collections::BTreeMap;
 
