@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use hadamard::{Isa, Level};
+use command_line::args::{Output, Workers};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Sampling};
@@ -17,7 +17,9 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) workers: Workers,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 const EXIT_CODES: &str = "\
@@ -204,39 +206,6 @@ impl SamplingArgs {
     }
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Common {
-    /// Worker threads, at most 256; 0 means one per core. Changes no bit
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        global = true,
-        env = "TERNARIZE_THREADS",
-        value_parser = clap::value_parser!(u16).range(0..=256)
-    )]
-    pub(crate) threads: u16,
-    /// Highest instruction set to use: scalar, avx2 or avx512. Changes no bit
-    #[arg(long, value_name = "LEVEL", global = true, env = "TERNARIZE_ISA")]
-    pub(crate) isa: Option<Level>,
-    /// Print one JSON document on standard output
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Print the answer and errors only
-    #[arg(short, long, global = true)]
-    pub(crate) quiet: bool,
-    /// When to colour messages
-    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
-    pub(crate) color: ColorWhen,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ColorWhen {
-    Auto,
-    Always,
-    Never,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spec {
     /// If there is a drafter
@@ -286,19 +255,4 @@ fn range(text: &str) -> Result<RangeInclusive<usize>, String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let range = number(first)?..=number(last.trim_start_matches('='))?;
     if range.is_empty() { Err("the range is empty".into()) } else { Ok(range) }
-}
-
-impl Common {
-    /// The number of worker threads.
-    pub(crate) fn threads(&self) -> usize {
-        match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => usize::from(n),
-        }
-    }
-
-    /// The instruction set.
-    pub(crate) fn isa(&self) -> Isa {
-        self.isa.map_or_else(Isa::detect, Isa::at_most)
-    }
 }

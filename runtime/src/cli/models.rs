@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use anyhow::Context as _;
+use command_line::args::Workers;
+use command_line::exit::reading;
 use runtime::backend::Cpu;
 use runtime::drafter::Drafter;
 use runtime::target::Target;
 
-use super::args::{Common, ModelArgs};
+use super::args::ModelArgs;
 
 /// A target and perhaps a drafter, loaded.
 #[derive(Debug)]
@@ -19,18 +20,17 @@ pub(crate) struct Models {
 
 impl Models {
     /// Loads the target, and the drafter if there is one and it is wanted.
-    pub(crate) fn load(args: &ModelArgs, common: &Common, draft: bool) -> anyhow::Result<Self> {
+    pub(crate) fn load(args: &ModelArgs, workers: &Workers, draft: bool) -> anyhow::Result<Self> {
         let begin = Instant::now();
-        let isa = common.isa();
+        let isa = workers.isa();
         let target = Target::open(&args.target, args.act, isa, &Cpu)
-            .with_context(|| format!("loading the target `{}`", args.target.display()))?;
+            .map_err(|e| reading(&args.target, e))?;
         let drafter = match args.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
                 let config = args.drafter_config.as_deref();
                 let drafter = Drafter::open(path, config, &target, args.act, isa, &Cpu);
-                let loading = || format!("loading the drafter `{}`", path.display());
-                Some(drafter.with_context(loading)?)
+                Some(drafter.map_err(|e| reading(path, e))?)
             }
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })

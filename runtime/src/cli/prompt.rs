@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use anyhow::Context as _;
+use formats::shown_path;
+use runtime::text::Message;
 use serde::Deserialize;
 
 use super::args::PromptSource;
@@ -18,7 +20,7 @@ const MAX_BYTES: u64 = 64 << 20;
 pub(crate) enum Prompt {
     Text(String),
     Ids(Vec<u32>),
-    Messages(Vec<serde_json::Value>),
+    Messages(Vec<Message>),
 }
 
 impl Prompt {
@@ -41,7 +43,7 @@ impl Prompt {
             Ok(text) => Ok(Self::Text(text)),
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
-                let path = path.display();
+                let path = shown_path(path);
                 Err(Input(format!("`{path}`: expected UTF-8, found another byte at {at}")).into())
             }
         }
@@ -49,14 +51,14 @@ impl Prompt {
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Input {
-    Input(format!("`{}`: {error}", path.display()))
+    Input(format!("`{}`: {error}", shown_path(path)))
 }
 
 fn bounded(reader: impl Read, path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     reader.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|e| unreadable(path, &e))?;
     if bytes.len() as u64 > MAX_BYTES {
-        let path = path.display();
+        let path = shown_path(path);
         return Err(Input(format!("`{path}`: expected at most {MAX_BYTES} bytes")).into());
     }
     Ok(bytes)
@@ -78,7 +80,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
     let file = File::open(path).map_err(|e| unreadable(path, &e))?;
     let mut prompts = Vec::new();
     for (n, line) in BufReader::new(file.take(MAX_BYTES)).lines().enumerate() {
-        let at = || format!("`{}`: line {}", path.display(), n + 1);
+        let at = || format!("`{}`: line {}", shown_path(path), n + 1);
         let line = line.map_err(|e| Input(format!("{}: {e}", at())))?;
         if line.trim().is_empty() {
             continue;
@@ -97,7 +99,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         });
     }
     if prompts.is_empty() {
-        return Err(Input(format!("`{}`: expected prompts, found nothing", path.display())).into());
+        return Err(Input(format!("`{}`: expected prompts, found nothing", shown_path(path))).into());
     }
     Ok(prompts)
 }

@@ -1,11 +1,14 @@
 //! `drafter run`.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use command_line::args::Workers;
+use command_line::exit::{Outcome, Usage};
+use command_line::{Streams, signals};
+use formats::shown_path;
 use runtime::drafter::{Context, top_k};
 use runtime::round::{
     DrafterProposer, Finish, Generated, Limits, Observer, Sampler, Session, Speculation,
@@ -14,12 +17,10 @@ use runtime::stats::DraftStats;
 use runtime::target::State;
 use serde::Serialize;
 
-use super::args::{Common, RunArgs, Spec};
-use super::exit::{Outcome, Usage};
+use super::SCHEMA;
+use super::args::{RunArgs, Spec};
 use super::models::{Models, milliseconds};
-use super::printer::Printer;
 use super::prompt::Prompt;
-use super::signals;
 use super::summary::{SpecStatus, Timings};
 use super::text::{Streamer, Text};
 
@@ -53,7 +54,7 @@ struct TopLogit {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow::Result<Outcome> {
+pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyhow::Result<Outcome> {
     if args.spec == Spec::Required && args.models.drafter.is_none() {
         return Err(Usage("--spec required needs --drafter".into()).into());
     }
@@ -61,9 +62,9 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;
 
-    let models = Models::load(&args.models, common, args.spec != Spec::Off)?;
-    let text = Text::load(&args.models.target)?;
-    let ids = text.encode(&prompt, &args.prompt, models.target.vocab())?;
+    let models = Models::load(&args.models, workers, args.spec != Spec::Off)?;
+    let text = Text::load(&args.models.target, models.target.vocab())?;
+    let ids = text.encode(&prompt, &args.prompt)?;
     let limits = Limits {
         max_tokens: args.generation.max_tokens,
         stop: if args.generation.ignore_eos { BTreeSet::new() } else { text.stops().clone() },
@@ -81,7 +82,7 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
         let most = drafter.config().block_size - 1;
         match args.draft_max {
             Some(wanted) if wanted > most => {
-                printer.note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
+                streams.note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
                 most
             }
             wanted => wanted.unwrap_or(most),
@@ -94,7 +95,7 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
 
     let begin = Instant::now();
     let mut watcher = Watcher {
-        printer,
+        streams,
         streamer: text.streamer(args.special),
         stops: &limits.stop,
         begin,
@@ -122,11 +123,11 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
     let timings =
         Timings::new(models.load_ms, prompt_time, predicted_ms, &generated, speculating);
     let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
-    if printer.json() {
-        printer.document(&Document {
+    if streams.json() {
+        streams.document(&Document {
             schema: SCHEMA,
-            target: args.models.target.display().to_string(),
-            drafter: args.models.drafter.as_ref().map(|path| path.display().to_string()),
+            target: shown_path(&args.models.target),
+            drafter: args.models.drafter.as_ref().map(shown_path),
             act: args.models.act.name(),
             kv: args.models.kv.name(),
             prompt_ids: &ids,
@@ -139,23 +140,23 @@ pub(crate) fn run(args: &RunArgs, common: &Common, printer: &Printer) -> anyhow:
             spec: &spec,
         })?;
     }
-    report(printer, &generated, &timings, &spec);
+    report(streams, &generated, &timings, &spec);
     Ok(match generated.finish {
         Finish::Cancelled => Outcome::Interrupted,
         _ => Outcome::Done,
     })
 }
 
-fn report(printer: &Printer, generated: &Generated, timings: &Timings, spec: &SpecStatus) {
-    if !printer.json() {
-        timings.lines().iter().for_each(|line| printer.status(line));
-        printer.status(&format!("speculation: {} ({})", spec.state, spec.reason));
+fn report(streams: &Streams, generated: &Generated, timings: &Timings, spec: &SpecStatus) {
+    if !streams.json() {
+        timings.lines().iter().for_each(|line| streams.status(line));
+        streams.status(&format!("speculation: {} ({})", spec.state, spec.reason));
     }
     if generated.finish == Finish::Context {
-        printer.note("the context is full");
+        streams.note("the context is full");
     }
     if DraftStats::of(generated).is_alarming() {
-        printer.note(
+        streams.note(
             "under 5 % of the drafts were accepted: this drafter was likely made for another target",
         );
     }
@@ -196,43 +197,43 @@ fn finish_reason(finish: Finish) -> &'static str {
 
 /// Prints text as it comes, and keeps the time.
 struct Watcher<'a> {
-    printer: &'a Printer,
-    streamer: Option<Streamer<'a>>,
+    streams: &'a Streams,
+    streamer: Option<Streamer>,
     stops: &'a BTreeSet<u32>,
     begin: Instant,
     prompt_ms: f64,
     top: usize,
     top_logits: Vec<Vec<TopLogit>>,
-    failed: Option<io::Error>,
+    failed: Option<anyhow::Error>,
 }
 
 impl Watcher<'_> {
-    fn print(&mut self, id: u32) -> io::Result<()> {
+    fn print(&mut self, id: u32) -> anyhow::Result<()> {
         let Some(streamer) = &mut self.streamer else {
-            return if self.printer.json() { Ok(()) } else { self.printer.piece(&format!("{id} ")) };
+            return if self.streams.json() { Ok(()) } else { self.streams.text(&format!("{id} ")) };
         };
-        let piece = streamer.push(id);
-        if self.printer.json() { Ok(()) } else { self.printer.piece(&piece) }
+        let piece = streamer.push(id)?;
+        if self.streams.json() { Ok(()) } else { self.streams.text(&piece) }
     }
 
     /// Prints what was held back, and ends the line.
-    fn finish(&mut self) -> io::Result<()> {
+    fn finish(&mut self) -> anyhow::Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         let rest = self.streamer.as_mut().map_or_else(String::new, Streamer::finish);
-        if self.printer.json() { Ok(()) } else { self.printer.piece(&(rest + "\n")) }
+        if self.streams.json() { Ok(()) } else { self.streams.text(&(rest + "\n")) }
     }
 }
 
 impl Observer for Watcher<'_> {
     fn prefill(&mut self, done: usize, total: usize) -> ControlFlow<()> {
         if total > CHUNK {
-            self.printer.progress(&format!("prompt: {done} of {total} tokens"));
+            self.streams.progress(&format!("prompt: {done} of {total} tokens"));
         }
         if done == total {
             if total > CHUNK {
-                self.printer.progress("");
+                self.streams.progress("");
             }
             self.prompt_ms = milliseconds(self.begin);
         }

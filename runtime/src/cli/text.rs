@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use formats::Source;
 use formats::gguf::File;
+use formats::{Source, shown_path};
+use runtime::Error;
 use runtime::text::{
-    Chat, ChatTemplate, Controls, Detokenizer, JsonFile, StopSources, Tokenizer, stop_set,
+    Chat, ChatTemplate, Controls, Detokenizer, JsonFile, Message, StopSources, Tokenizer, stop_set,
 };
-use serde_json::{Value, json};
 
 use super::args::{OnOff, PromptArgs};
 use super::exit::Input;
@@ -20,6 +19,142 @@ use super::prompt::Prompt;
 pub(crate) struct Text {
     path: PathBuf,
     tokenizer: Option<Tokenizer>,
-    template: Option<ChatTemplate>,
+    template: Option<Result<ChatTemplate, String>>,
     stops: BTreeSet<u32>,
+}
+
+impl Text {
+    /// Of a GGUF, or of a pack's folder. `vocab`: the target's number of tokens.
+    pub(crate) fn load(target: &Path, vocab: usize) -> anyhow::Result<Self> {
+        if target.is_dir() { Self::of_folder(target, vocab) } else { Self::of_gguf(target) }
+    }
+
+    fn of_gguf(path: &Path) -> anyhow::Result<Self> {
+        let file = File::open(Source::open(path)?)?;
+        let mut text = Self::without(path);
+        if file.get("tokenizer.ggml.model").is_some() {
+            let tokenizer = Tokenizer::from_gguf(&file)?;
+            let sources = StopSources { gguf: Some(&file), ..StopSources::default() };
+            text.stops = stop_set(&tokenizer, &sources)?;
+            if file.get("tokenizer.chat_template").is_some() {
+                text.set_template(ChatTemplate::from_gguf(&file, &tokenizer));
+            }
+            text.tokenizer = Some(tokenizer);
+        }
+        Ok(text)
+    }
+
+    fn of_folder(dir: &Path, vocab: usize) -> anyhow::Result<Self> {
+        let there = |name: &str| Some(dir.join(name)).filter(|path| path.exists());
+        let json = |name: &str| -> Result<Option<JsonFile>, Error> {
+            let Some(path) = there(name) else { return Ok(None) };
+            Ok(Some(JsonFile::read(&Source::open(path)?)?))
+        };
+        let mut text = Self::without(dir);
+        let Some(path) = there("tokenizer.json") else { return Ok(text) };
+        let tokenizer = Tokenizer::from_tokenizer_json(&path, vocab)?;
+        let (config, generation) = (json("config.json")?, json("generation_config.json")?);
+        let sources = StopSources {
+            gguf: None,
+            generation_config: generation.as_ref(),
+            config: config.as_ref(),
+        };
+        text.stops = stop_set(&tokenizer, &sources)?;
+        if let Some(path) = there("chat_template.jinja") {
+            text.set_template(ChatTemplate::read(&Source::open(path)?, &tokenizer));
+        }
+        text.tokenizer = Some(tokenizer);
+        Ok(text)
+    }
+
+    fn without(path: &Path) -> Self {
+        let path = path.to_path_buf();
+        Self { path, tokenizer: None, template: None, stops: BTreeSet::new() }
+    }
+
+    /// A template that cannot be used is no harm until a chat is asked for.
+    fn set_template(&mut self, template: Result<ChatTemplate, Error>) {
+        self.template = Some(template.map_err(|e| e.to_string()));
+    }
+
+    /// The tokens that end an answer.
+    pub(crate) fn stops(&self) -> &BTreeSet<u32> {
+        &self.stops
+    }
+
+    /// The ids of a prompt as it stands, or as a chat.
+    pub(crate) fn encode(&self, prompt: &Prompt, args: &PromptArgs) -> anyhow::Result<Vec<u32>> {
+        let Prompt::Text(text) = prompt else { return self.encode_plain(prompt) };
+        if !args.chat {
+            return self.encode_plain(prompt);
+        }
+        let system = args.system.as_deref().map(|text| Message::new("system", text));
+        let messages = system.into_iter().chain([Message::new("user", text.as_str())]).collect();
+        self.encode_chat(&Chat {
+            enable_thinking: args.think.map(|think| think == OnOff::On),
+            ..Chat::new(messages)
+        })
+    }
+
+    /// The ids of a prompt as it stands; of messages, as a chat.
+    pub(crate) fn encode_plain(&self, prompt: &Prompt) -> anyhow::Result<Vec<u32>> {
+        match prompt {
+            Prompt::Ids(ids) => Ok(ids.clone()),
+            Prompt::Text(text) => Ok(self.tokenizer()?.encode(text)),
+            Prompt::Messages(messages) => self.encode_chat(&Chat::new(messages.clone())),
+        }
+    }
+
+    fn encode_chat(&self, chat: &Chat) -> anyhow::Result<Vec<u32>> {
+        let tokenizer = self.tokenizer()?;
+        let template = match &self.template {
+            Some(Ok(template)) => template,
+            Some(Err(error)) => return Err(Input(error.clone()).into()),
+            None => return Err(self.lacks("chat template").into()),
+        };
+        Ok(tokenizer.encode_rendered(&template.render(chat)?))
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, Input> {
+        self.tokenizer.as_ref().ok_or_else(|| self.lacks("tokenizer; use --ids"))
+    }
+
+    fn lacks(&self, what: &str) -> Input {
+        Input(format!("`{}`: the target has no {what}", shown_path(&self.path)))
+    }
+
+    /// Turns ids into text as they come; none without a tokenizer.
+    pub(crate) fn streamer(&self, special: bool) -> Option<Streamer> {
+        let controls = if special { Controls::Shown } else { Controls::Hidden };
+        let detokenizer = self.tokenizer.as_ref()?.detokenizer(controls);
+        Some(Streamer { detokenizer, text: String::new() })
+    }
+}
+
+/// Text so far.
+#[derive(Debug)]
+pub(crate) struct Streamer {
+    detokenizer: Detokenizer,
+    text: String,
+}
+
+impl Streamer {
+    /// The text that `id` completes.
+    pub(crate) fn push(&mut self, id: u32) -> Result<String, Error> {
+        let piece = self.detokenizer.push(id)?;
+        self.text.push_str(&piece);
+        Ok(piece)
+    }
+
+    /// What was held back because a character was not whole.
+    pub(crate) fn finish(&mut self) -> String {
+        let rest = self.detokenizer.flush();
+        self.text.push_str(&rest);
+        rest
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
 }

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
+use command_line::args::Workers;
+use command_line::exit::{Outcome, Usage};
+use command_line::{Streams, signals};
 use runtime::exact::{Chosen, Difference, Pair, prove};
 use runtime::round::{Finish, Generated, Limits, Sampler};
 use runtime::stats::DraftStats;
 use serde::Serialize;
 
-use super::args::{Common, VerifyExactArgs};
-use super::exit::{Outcome, Usage};
+use super::SCHEMA;
+use super::args::VerifyExactArgs;
 use super::models::Models;
-use super::printer::Printer;
 use super::prompt;
-use super::signals;
 use super::summary::Drafts;
 use super::text::Text;
 
@@ -71,8 +72,8 @@ impl From<Chosen> for Token {
 /// Runs the command.
 pub(crate) fn run(
     args: &VerifyExactArgs,
-    common: &Common,
-    printer: &Printer,
+    workers: &Workers,
+    streams: &Streams,
 ) -> anyhow::Result<Outcome> {
     if args.models.drafter.is_none() {
         return Err(Usage("verify-exact needs --drafter".into()).into());
@@ -80,9 +81,9 @@ pub(crate) fn run(
     let sampler = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
     let prompts = args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
-    let models = Models::load(&args.models, common, true)?;
+    let models = Models::load(&args.models, workers, true)?;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
-    let text = Text::load(&args.models.target)?;
+    let text = Text::load(&args.models.target, models.target.vocab())?;
 
     let most = drafter.config().block_size - 1;
     let drafts = args.draft_max.clone().unwrap_or(0..=most);
@@ -115,10 +116,10 @@ pub(crate) fn run(
         if signals::received() {
             return Ok(Outcome::Interrupted);
         }
-        printer.progress(&format!("prompt {} of {}", n + 1, prompts.len()));
-        let ids = text.encode_plain(prompt, models.target.vocab())?;
+        streams.progress(&format!("prompt {} of {}", n + 1, prompts.len()));
+        let ids = text.encode_plain(prompt)?;
         let proof = prove(&pair, &ids, &limits, drafts.clone(), &mut || Box::new(sampler.clone()))?;
-        printer.progress("");
+        streams.progress("");
         match proof {
             Err(difference) => {
                 document.difference = Some(found(n, &difference));
@@ -140,13 +141,13 @@ pub(crate) fn run(
         .zip(&stats)
         .map(|(draft_max, stats)| PerLength { draft_max, drafts: Drafts::from(stats) })
         .collect();
-    if printer.json() {
-        printer.document(&document)?;
+    if streams.json() {
+        streams.document(&document)?;
     } else {
-        printer.piece(&text_of(&document))?;
+        streams.text(&text_of(&document))?;
     }
     if stats.iter().any(DraftStats::is_alarming) {
-        printer.note(
+        streams.note(
             "under 5 % of the drafts were accepted: this drafter was likely made for another target",
         );
     }
