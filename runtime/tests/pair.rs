@@ -20,6 +20,7 @@ use runtime::round::{
 use runtime::rows::{Primal, Rows};
 use runtime::stats::DraftStats;
 use runtime::target::{LogitRows, State, Target};
+use runtime::text::{Chat, ChatTemplate, Controls, Message, Tokenizer};
 use serde::Deserialize;
 
 /// One prompt of `golden.json`.
@@ -265,4 +266,74 @@ fn stop_tokens_end_answers_where_they_were_recorded() {
         stopped += 1;
     }
     assert!(stopped > 0);
+}
+
+fn gguf() -> formats::gguf::File {
+    formats::gguf::File::open(Source::open(folder().join("target.gguf")).unwrap()).unwrap()
+}
+
+fn vectors<T: serde::de::DeserializeOwned>(file: &str) -> T {
+    serde_json::from_slice(&std::fs::read(folder().join("golden").join(file)).unwrap()).unwrap()
+}
+
+#[test]
+fn a_thousand_strings_have_the_ids_of_the_tokenizers_library() {
+    let tokenizer = Tokenizer::from_gguf(&gguf()).unwrap();
+    let strings: Vec<(String, Vec<u32>)> = vectors("tokenizer.json");
+    assert!(strings.len() >= 1000);
+    for (text, ids) in &strings {
+        assert_eq!(tokenizer.encode_with_specials(text), *ids, "{text:?}");
+        assert_eq!(tokenizer.decode(ids, Controls::Shown).unwrap(), *text);
+        let plain = tokenizer.encode(text);
+        assert!(plain.iter().all(|id| !tokenizer.is_special(*id)), "{text:?}");
+        assert_eq!(tokenizer.decode(&plain, Controls::Hidden).unwrap(), *text);
+    }
+}
+
+/// A conversation of `chat.json`, and what jinja2 makes of it.
+#[derive(Debug, Deserialize)]
+struct Conversation {
+    messages: Vec<serde_json::Map<String, serde_json::Value>>,
+    add_generation_prompt: bool,
+    enable_thinking: Option<bool>,
+    preserve_thinking: Option<bool>,
+    text: Option<String>,
+    error: Option<String>,
+}
+
+#[test]
+fn conversations_are_rendered_as_jinja2_renders_them() {
+    let file = gguf();
+    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    let template = ChatTemplate::from_gguf(&file, &tokenizer).unwrap();
+    let all: Vec<Conversation> = vectors("chat.json");
+    assert!(all.len() > 40);
+    for conversation in &all {
+        let messages = conversation.messages.iter().map(|fields| {
+            let text = |key: &str| fields.get(key).and_then(|value| value.as_str());
+            Message {
+                reasoning_content: text("reasoning_content").map(str::to_owned),
+                ..Message::new(text("role").unwrap(), text("content").unwrap())
+            }
+        });
+        let mut chat = Chat {
+            add_generation_prompt: conversation.add_generation_prompt,
+            enable_thinking: conversation.enable_thinking,
+            ..Chat::new(messages.collect())
+        };
+        if let Some(preserve) = conversation.preserve_thinking {
+            chat.extra.insert("preserve_thinking".into(), preserve.into());
+        }
+        match (template.render(&chat), &conversation.text, &conversation.error) {
+            (Ok(rendered), Some(text), None) => {
+                assert_eq!(rendered.text(), text);
+                let ids = tokenizer.encode_rendered(&rendered);
+                assert_eq!(tokenizer.decode(&ids, Controls::Shown).unwrap(), *text);
+            }
+            (Err(error), None, Some(message)) => {
+                assert!(error.to_string().contains(message), "{error}");
+            }
+            (found, ..) => panic!("{found:?} for {conversation:?}"),
+        }
+    }
 }

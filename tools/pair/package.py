@@ -13,8 +13,11 @@ import shutil
 from pathlib import Path
 from string import Template
 
+from tokenizers import Tokenizer
+
 from config import DRAFTER, TARGET, VOCAB
-from data import CLASSES
+from data import CLASSES, Corpus
+from evaluate import held_prompts
 from util import log
 
 
@@ -58,9 +61,14 @@ def main() -> None:
     for name in ("model.safetensors", "config.json"):
         shutil.copyfile(work / "drafter" / name, folder / "drafter" / name)
     shutil.copytree(work / "golden", folder / "golden")
+    evaluation = record(work, "evaluation.json")
+    tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
+    prompts = held_prompts(Corpus(work), tokenizer, evaluation["prompts"] // len(CLASSES))
+    lines = [json.dumps({"name": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
+    (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
 
     corpus, target, drafter = (record(work, f"{n}.json") for n in ("corpus", "target", "drafter"))
-    evaluation, generated = record(work, "evaluation.json"), record(work, "generate.json")
+    generated = record(work, "generate.json")
     held = target["history"][-1]
     tokens = {n: corpus["classes"][n]["train"]["tokens"] for n in CLASSES}
     files = ["target.gguf", "drafter/model.safetensors", "drafter/config.json"]

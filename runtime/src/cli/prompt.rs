@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use formats::shown_path;
 use runtime::text::Message;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::args::PromptSource;
 use super::exit::Input;
@@ -70,7 +71,7 @@ fn bounded(reader: impl Read, path: &Path) -> anyhow::Result<Vec<u8>> {
 struct Line {
     prompt: Option<String>,
     ids: Option<Vec<u32>>,
-    messages: Option<Vec<serde_json::Value>>,
+    messages: Option<Vec<Value>>,
     #[serde(rename = "name")]
     _name: Option<String>,
 }
@@ -91,7 +92,11 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         prompts.push(match (line.prompt, line.ids, line.messages) {
             (Some(text), None, None) => Prompt::Text(text),
             (None, Some(ids), None) => Prompt::Ids(ids),
-            (None, None, Some(messages)) => Prompt::Messages(messages),
+            (None, None, Some(messages)) => {
+                let messages = messages.into_iter().map(message).collect::<Option<_>>();
+                let expected = "expected messages with a `role`";
+                Prompt::Messages(messages.ok_or_else(|| Input(format!("{}: {expected}", at())))?)
+            }
             _ => {
                 let expected = "expected one of `prompt`, `ids` and `messages`";
                 return Err(Input(format!("{}: {expected}", at())).into());
@@ -102,6 +107,22 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         return Err(Input(format!("`{}`: expected prompts, found nothing", shown_path(path))).into());
     }
     Ok(prompts)
+}
+
+/// A message of the OpenAI interface.
+fn message(fields: Value) -> Option<Message> {
+    let Value::Object(mut extra) = fields else { return None };
+    let role = extra.remove("role")?.as_str()?.to_owned();
+    let content = extra.remove("content").unwrap_or_default();
+    let reasoning = extra.remove("reasoning_content");
+    let tool_calls = extra.remove("tool_calls");
+    Some(Message {
+        role,
+        content,
+        reasoning_content: reasoning.and_then(|text| text.as_str().map(str::to_owned)),
+        tool_calls: tool_calls.and_then(|calls| calls.as_array().cloned()).unwrap_or_default(),
+        extra,
+    })
 }
 
 /// What is decoded when no prompts are given.
