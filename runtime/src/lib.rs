@@ -30,6 +30,7 @@ pub mod round;
 pub mod rows;
 pub mod swiglu;
 pub mod target;
+pub mod text;
 pub mod weights;
 
 pub use error::Error;
