@@ -1,5 +1,6 @@
 //! A small vocabulary of the kind `qwen35`, and what must hold for any.
 
+mod settings;
 mod tokens;
 
 use formats::Source;
