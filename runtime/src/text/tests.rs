@@ -1,5 +1,6 @@
 //! A small vocabulary of the kind `qwen35`, and what must hold for any.
 
+mod chats;
 mod settings;
 mod tokens;
 
@@ -67,9 +68,16 @@ pub(super) struct Words {
 }
 
 /// The vocabulary of the tests. `<|im_end|>` followed by a line feed is a token too, so that the
-/// longest has to be found.
+/// longest has to be found; [`plain_vocabulary`] is without it.
 pub(super) fn vocabulary() -> Words {
     words(SPECIALS)
+}
+
+/// A vocabulary with the special tokens that models have.
+pub(super) fn plain_vocabulary() -> Words {
+    let specials: Vec<_> =
+        SPECIALS.iter().copied().filter(|(text, _)| !text.ends_with('\n')).collect();
+    words(&specials)
 }
 
 fn words(specials: &[(&str, i32)]) -> Words {

@@ -20,6 +20,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NFC;
 use tokenizers::{Model, NormalizedString, Normalizer};
 
+use super::chat::Rendered;
 use super::detokenizer::{Controls, Detokenizer};
 use super::vocabulary::{Kind, Vocabulary};
 use super::{byte_alphabet, split};
@@ -112,10 +113,16 @@ impl Tokenizer {
     }
 
     /// The ids of a text whose special tokens are meant, such as a prompt that was rendered elsewhere.
-    /// Never for text of callers.
+    /// Never for text of callers: see [`Tokenizer::encode_rendered`].
     #[must_use]
     pub fn encode_with_specials(&self, text: &str) -> Vec<u32> {
         self.encode_parts(text, self.find_specials(text))
+    }
+
+    /// The ids of a rendered conversation: only the template's special tokens are such.
+    #[must_use]
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Vec<u32> {
+        self.encode_parts(rendered.text(), rendered.specials().iter().cloned())
     }
 
     /// The id of a special token (type 3 or 4) by its text.
