@@ -81,4 +81,43 @@ pub enum Error {
     /// There is no token to continue from.
     #[error("empty prompt")]
     EmptyPrompt,
+    /// A chat template is none, fails, or does more than it may.
+    #[error("`{}`: chat template{}: {fault}", path.display(), at(*line))]
+    Template {
+        /// The file it is from.
+        path: std::path::PathBuf,
+        /// The line of the template, from 1; 0 where none is known.
+        line: usize,
+        /// What is wrong there.
+        fault: String,
+    },
+    /// A chat template refuses a conversation, or it cannot be given to any.
+    #[error("the conversation does not fit the chat template{}: {message}", at(*line))]
+    Conversation {
+        /// The line of the template that refuses it; 0 if it was not asked.
+        line: usize,
+        /// The reason, in the template's words.
+        message: String,
+    },
+    /// Control tokens in a conversation, or ones that are put together from pieces, cannot be told
+    /// from those of the template.
+    #[error(
+        "`{}`: chat template: its control tokens cannot be told from text of the conversation",
+        path.display()
+    )]
+    ControlText {
+        /// The file the template is from.
+        path: std::path::PathBuf,
+    },
+    /// The system has no thread for a piece of work.
+    #[error("starting a thread: {source}")]
+    Thread {
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The line of a template as a part of a message, if it is known.
+fn at(line: usize) -> String {
+    if line == 0 { String::new() } else { format!(", line {line}") }
 }

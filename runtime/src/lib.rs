@@ -33,6 +33,7 @@ pub mod rows;
 pub mod stats;
 pub mod swiglu;
 pub mod target;
+pub mod text;
 pub mod weights;
 
 pub use error::Error;
