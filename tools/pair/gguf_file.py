@@ -114,10 +114,11 @@ class Reader:
         self.at = 0
         assert self._take("<4s") == b"GGUF" and self._take("<I") == 3
         n_tensors, n_keys = self._take("<Q"), self._take("<Q")
-        self.keys = {}
+        self.keys, self.kinds = {}, {}
         for _ in range(n_keys):
-            name = self._text()
-            self.keys[name] = self._read(self._take("<I"))
+            name, number = self._text(), self._take("<I")
+            self.kinds[name] = self._kind(number)
+            self.keys[name] = self._read(number)
         self.tensors = {}
         for _ in range(n_tensors):
             name = self._text()
@@ -135,6 +136,12 @@ class Reader:
         self.at += size
         return self.data[self.at - size : self.at].decode("utf-8")
 
+    def _kind(self, number: int) -> str:
+        """The kind as `write` takes it; of an array from its head, which stays unread."""
+        if number == 9:
+            return "arr:" + self._kind(*struct.unpack_from("<I", self.data, self.at))
+        return "str" if number == 8 else next(kind for kind, (n, _) in _SCALARS.items() if n == number)
+
     def _read(self, number: int):
         if number == 8:
             return self._text()
@@ -143,11 +150,15 @@ class Reader:
             return [self._read(inner) for _ in range(count)]
         return self._take(next(form for n, form in _SCALARS.values() if n == number))
 
-    def weight(self, name: str) -> np.ndarray:
+    def stored(self, name: str) -> bytes:
         number, shape, offset = self.tensors[name]
         count = int(np.prod(shape))
         size = {F32: 4 * count, BF16: 2 * count, PQ2_0: 34 * count // 128, PTQ1_0: 28 * count // 128}
-        data = self.data[self.base + offset : self.base + offset + size[number]]
+        return self.data[self.base + offset : self.base + offset + size[number]]
+
+    def weight(self, name: str) -> np.ndarray:
+        number, shape, _ = self.tensors[name]
+        data = self.stored(name)
         if number == F32:
             values = np.frombuffer(data, "<f4").astype(np.float64)
         elif number == BF16:
@@ -157,3 +168,19 @@ class Reader:
             codes, scales = from_pq2_0(data) if number == PQ2_0 else from_ptq1_0(data)
             values = codes.astype(np.float64) * scales.astype(np.float64)[:, None]
         return values.reshape(shape)
+
+
+def transcode_to_ptq1_0(source: Path, path: Path) -> None:
+    """Writes a PQ2_0 file once more with the same codes and scales as PTQ1_0."""
+    file = Reader(source)
+    keys = [(name, file.kinds[name], value) for name, value in file.keys.items()]
+    keys = [(n, k, 143 if n == "general.file_type" else value) for n, k, value in keys]
+    tensors = []
+    for name, (number, shape, _) in file.tensors.items():
+        data = file.stored(name)
+        if number == PQ2_0:
+            codes, scales = from_pq2_0(data)
+            assert codes.max() <= 1, f"{name}: code 3 has no place in PTQ1_0"
+            number, data = PTQ1_0, ptq1_0(codes, scales)
+        tensors.append((name, number, shape, data))
+    write(path, keys, tensors)
