@@ -20,9 +20,9 @@ use clap::Parser;
 
 /// Parses the command line and gives it to `run`, or prints what stands in the place of a run: a
 /// complaint, the help or the version.
-pub fn main<C: Parser>(run: impl FnOnce(C) -> ExitCode) -> ExitCode {
+pub fn main<C: Parser>(run: impl FnOnce(&C) -> ExitCode) -> ExitCode {
     match args::parse() {
-        Ok(cli) => run(cli),
+        Ok(cli) => run(&cli),
         Err(message) => no_run::<C>(&message),
     }
 }

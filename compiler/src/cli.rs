@@ -19,7 +19,7 @@ pub(crate) fn main() -> ExitCode {
     command_line::main(run)
 }
 
-fn run(cli: Cli) -> ExitCode {
+fn run(cli: &Cli) -> ExitCode {
     let printer = Printer::new(&cli.common);
     let result = match &cli.command {
         None => ternarize::run(&cli.ternarize, &cli.common, &printer),

@@ -23,7 +23,7 @@ pub(crate) fn main() -> ExitCode {
     command_line::main(run)
 }
 
-fn run(cli: Cli) -> ExitCode {
+fn run(cli: &Cli) -> ExitCode {
     let streams = Streams::new("drafter", SCHEMA, &cli.output);
     let command = || match &cli.command {
         Command::Run(args) => run::run(args, &cli.workers, &streams),

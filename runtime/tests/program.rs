@@ -129,7 +129,10 @@ fn budgets_and_contexts_are_exact() {
         let n = n.to_string();
         let found = json_of(pair.drafting("run").args(["--ids", "1,2,3", "-n", &n]));
         assert_eq!(found["ids"].as_array().unwrap().len().to_string(), n);
-        assert_eq!((&found["finish_reason"], &found["completion_tokens"]), (&json!("length"), &json!(found["ids"].as_array().unwrap().len())));
+        assert_eq!(
+            (&found["finish_reason"], &found["completion_tokens"]),
+            (&json!("length"), &json!(found["ids"].as_array().unwrap().len()))
+        );
     }
     // The last token needs no place in the context.
     let found = json_of(pair.drafting("run").args(["--ids", "1,2,3", "--ctx", "10"]));
@@ -188,7 +191,8 @@ fn what_cannot_be_run_is_refused_in_one_line() {
     refused(command.args(ids).arg("--drafter").arg(other), 3, &fit);
 
     let bad = dir.path().join("bad.gguf");
-    for (bytes, part) in [(&b""[..], "bad.gguf"), (b"GGUF", "bad.gguf"), (b"MZ..........", "GGUF")] {
+    for (bytes, part) in [(&b""[..], "bad.gguf"), (b"GGUF", "bad.gguf"), (b"MZ..........", "GGUF")]
+    {
         std::fs::write(&bad, bytes).unwrap();
         let mut command = Command::cargo_bin("drafter").unwrap();
         refused(command.arg("run").args(ids).arg("--target").arg(&bad), 3, &[part]);

@@ -65,8 +65,10 @@ fn shown(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let line = words.collect::<Vec<_>>().join(" ");
     writeln!(std::io::stdout(), "\n$ {program} {line}")?;
     let path = format!("target/release/{program}");
-    let status =
-        Command::new(&path).args(arguments).status().with_context(|| format!("starting `{path}`"))?;
+    let status = Command::new(&path)
+        .args(arguments)
+        .status()
+        .with_context(|| format!("starting `{path}`"))?;
     ensure!(status.success(), "`{program} {line}` failed: {status}");
     Ok(())
 }

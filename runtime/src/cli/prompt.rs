@@ -104,7 +104,9 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         });
     }
     if prompts.is_empty() {
-        return Err(Input(format!("`{}`: expected prompts, found nothing", shown_path(path))).into());
+        return Err(
+            Input(format!("`{}`: expected prompts, found nothing", shown_path(path))).into()
+        );
     }
     Ok(prompts)
 }

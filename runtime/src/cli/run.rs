@@ -82,7 +82,8 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         let most = drafter.config().block_size - 1;
         match args.draft_max {
             Some(wanted) if wanted > most => {
-                streams.note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
+                streams
+                    .note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
                 most
             }
             wanted => wanted.unwrap_or(most),
@@ -120,8 +121,7 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let speculating = models.drafter.is_some();
     let prompt_time = (ids.len(), watcher.prompt_ms);
     let predicted_ms = (total_ms - watcher.prompt_ms).max(0.0);
-    let timings =
-        Timings::new(models.load_ms, prompt_time, predicted_ms, &generated, speculating);
+    let timings = Timings::new(models.load_ms, prompt_time, predicted_ms, &generated, speculating);
     let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
     if streams.json() {
         streams.document(&Document {
@@ -181,7 +181,10 @@ fn status(
     }
     let end = models.drafter.as_ref().map_or(0, |d| d.config().max_position_embeddings);
     if prompt + generated.ids.len() > end {
-        return of("fallback", &format!("past the {end} positions of the drafter, tokens were not drafted"));
+        return of(
+            "fallback",
+            &format!("past the {end} positions of the drafter, tokens were not drafted"),
+        );
     }
     of("active", &format!("at most {draft_max} drafts a round"))
 }

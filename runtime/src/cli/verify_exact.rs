@@ -79,7 +79,8 @@ pub(crate) fn run(
         return Err(Usage("verify-exact needs --drafter".into()).into());
     }
     let sampler = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
-    let prompts = args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
+    let prompts =
+        args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
     let models = Models::load(&args.models, workers, true)?;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
