@@ -157,16 +157,22 @@ pub(crate) struct GenerationArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SamplingArgs {
     /// What logits are divided by; 0 takes the likeliest token
-    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        visible_alias = "temperature",
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) temp: f64,
     /// Draw from the K likeliest tokens; 0: from all
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
     /// Draw from the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f64,
     /// Draw from tokens at least this likely relative to the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f64,
     /// Which of all draws; the same seed gives the same text
     #[arg(long, value_name = "N", default_value_t = 0)]
