@@ -5,7 +5,7 @@ set -euo pipefail
 work=${1:?usage: run.sh DIR [--smoke]}
 python=${PYTHON:-python3}
 cd "$(dirname "$0")"
-smoke=() target=(--steps 2400) generate=() drafter=(--steps 4000) evaluate=() golden=()
+smoke=() target=(--steps 2400) generate=() drafter=(--steps 3000) evaluate=() golden=()
 if [ "${2:-}" = --smoke ]; then
     smoke=(--smoke) target=(--steps 10) generate=(--sequences 48) drafter=(--steps 10)
     evaluate=(--prompts 12) golden=(--per-class 2 --tokens 16)
