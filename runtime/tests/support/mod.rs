@@ -80,6 +80,28 @@ impl Shape {
     }
 }
 
+impl Shape {
+    /// Rotation blocks of 1024, as in the published models.
+    pub(crate) fn wide() -> Self {
+        Shape {
+            hidden: 1024,
+            feed_forward: 2048,
+            mask: vec![true, false],
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 256,
+            rope_dims: 64,
+            key_heads: 4,
+            value_heads: 8,
+            gdn_dim: 128,
+            conv: 4,
+            vocab: 256,
+            context: 4096,
+            block: 1024,
+        }
+    }
+}
+
 /// How the matrices are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Storage {
