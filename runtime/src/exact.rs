@@ -12,7 +12,8 @@ use crate::Error;
 use crate::drafter::{Context, Drafter};
 use crate::kv::KvType;
 use crate::round::{
-    DrafterProposer, Generated, Limits, Observer, Round, Session, Speculation, Verifier,
+    Coupling, DrafterProposer, Finish, Generated, Limits, Observer, Round, Session, Speculation,
+    Verifier,
 };
 use crate::target::{Digest, State, Target};
 
@@ -25,6 +26,19 @@ pub struct Pair<'a> {
     pub drafter: &'a Drafter,
     /// How keys and values are stored.
     pub kv: KvType,
+    /// How the drafter follows sampled draws.
+    pub coupling: Coupling,
+}
+
+/// How a proof ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Proof {
+    /// No difference.
+    Exact(Proved),
+    /// The first difference.
+    Different(Difference),
+    /// The caller ended it.
+    Cancelled,
 }
 
 /// What was compared and found equal.
@@ -128,7 +142,8 @@ pub struct Chosen {
 /// Compares plain decoding of `prompt` with speculation at every draft length of `drafts`.
 ///
 /// `verifier` makes the chooser of a run, the same each time. The limits' chunk of the prompt is that
-/// of plain decoding; the other runs use other chunks.
+/// of plain decoding; the other runs use other chunks. `cancelled` is asked after each token, with the
+/// draft length of the run, none for plain decoding.
 ///
 /// # Errors
 /// What target, drafter and verifier say.
@@ -138,20 +153,28 @@ pub fn prove(
     limits: &Limits,
     drafts: RangeInclusive<usize>,
     verifier: &mut dyn FnMut() -> Box<dyn Verifier>,
-) -> Result<Result<Proved, Difference>, Error> {
-    let mut plain = Trace::default();
-    pair.run(prompt, limits, &mut *verifier(), Speculation::Off, &mut plain)?;
+    cancelled: &dyn Fn(Option<usize>) -> bool,
+) -> Result<Proof, Error> {
+    let mut plain = Trace { tokens: Vec::new(), states: HashMap::new(), cancelled };
+    let generated = pair.run(prompt, limits, &mut *verifier(), Speculation::Off, &mut plain)?;
+    if generated.finish == Finish::Cancelled {
+        return Ok(Proof::Cancelled);
+    }
     let mut proved = Proved { tokens: plain.tokens.len(), ..Proved::default() };
 
     let mut context_digest = None;
     for (i, draft_max) in drafts.enumerate() {
         let limits = Limits { prefill_chunk: chunk(i, limits.prefill_chunk), ..limits.clone() };
         let context = Context::new(pair.drafter.config(), pair.kv);
-        let mut proposer = DrafterProposer::new(pair.drafter, context);
-        let mut check = Check { plain: &plain, n: 0, states: 0, difference: None };
+        let mut proposer =
+            DrafterProposer { drafter: pair.drafter, context, coupling: pair.coupling };
+        let mut check = Check { plain: &plain, draft_max, n: 0, states: 0, difference: None };
         let speculation = Speculation::On { proposer: &mut proposer, max: draft_max };
         let generated = pair.run(prompt, &limits, &mut *verifier(), speculation, &mut check)?;
 
+        if generated.finish == Finish::Cancelled && check.difference.is_none() {
+            return Ok(Proof::Cancelled);
+        }
         let digest = proposer.context.digest();
         let first = *context_digest.get_or_insert(digest);
         let found = check.difference.or_else(|| {
@@ -167,13 +190,14 @@ pub fn prove(
         if let Some((what, token, found)) = found {
             let plain = plain.tokens.get(token).map(|t| t.chosen);
             let position = prompt.len() + token;
-            return Ok(Err(Difference { draft_max, what, token, position, plain, found }));
+            let difference = Difference { draft_max, what, token, position, plain, found };
+            return Ok(Proof::Different(difference));
         }
         proved.logits += check.n;
         proved.states += check.states;
         proved.rounds.push((draft_max, generated.rounds));
     }
-    Ok(Ok(proved))
+    Ok(Proof::Exact(proved))
 }
 
 /// Prompt tokens of a pass in the `i`th run: all, one by one, and numbers that divide nothing.
@@ -181,7 +205,13 @@ fn chunk(i: usize, plain: usize) -> usize {
     [plain, 5, 1, 16, 0, 3, 64, 7][i % 8]
 }
 
-impl Pair<'_> {
+impl<'a> Pair<'a> {
+    /// A pair with keys and values in f16.
+    #[must_use]
+    pub fn new(target: &'a Target, drafter: &'a Drafter) -> Self {
+        Self { target, drafter, kv: KvType::default(), coupling: Coupling::default() }
+    }
+
     fn run(
         &self,
         prompt: &[u32],
@@ -215,17 +245,26 @@ impl Token {
 }
 
 /// Plain decoding, to compare with.
-#[derive(Debug, Default)]
-struct Trace {
+struct Trace<'a> {
     tokens: Vec<Token>,
     /// By the number of delivered tokens.
     states: HashMap<usize, Digest>,
+    cancelled: &'a dyn Fn(Option<usize>) -> bool,
 }
 
-impl Observer for Trace {
+/// Goes on, or not.
+fn unless(cancelled: bool) -> ControlFlow<()> {
+    if cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+impl Observer for Trace<'_> {
+    fn prefill(&mut self, _: usize, _: usize) -> ControlFlow<()> {
+        unless((self.cancelled)(None))
+    }
+
     fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
         self.tokens.push(Token::new(id, logits));
-        ControlFlow::Continue(())
+        unless((self.cancelled)(None))
     }
 
     fn committed(&mut self, state: &State, pending: u32) {
@@ -234,15 +273,19 @@ impl Observer for Trace {
 }
 
 /// Another run, compared as it goes.
-#[derive(Debug)]
 struct Check<'a> {
-    plain: &'a Trace,
+    plain: &'a Trace<'a>,
+    draft_max: usize,
     n: usize,
     states: usize,
     difference: Option<(What, usize, Option<Chosen>)>,
 }
 
 impl Observer for Check<'_> {
+    fn prefill(&mut self, _: usize, _: usize) -> ControlFlow<()> {
+        unless((self.plain.cancelled)(Some(self.draft_max)))
+    }
+
     fn token(&mut self, id: u32, logits: &[f32]) -> ControlFlow<()> {
         let found = Token::new(id, logits);
         let at = self.n;
@@ -251,7 +294,7 @@ impl Observer for Check<'_> {
             None => What::Length,
             Some(plain) if plain.chosen.id != id => What::Id,
             Some(plain) if plain.logits != found.logits => What::Logits,
-            Some(_) => return ControlFlow::Continue(()),
+            Some(_) => return unless((self.plain.cancelled)(Some(self.draft_max))),
         };
         self.difference.get_or_insert((what, at, Some(found.chosen)));
         ControlFlow::Break(())

@@ -31,7 +31,8 @@ pub struct DraftStats {
 /// Rounds after which a drafter that never fits is noticed.
 const ALARM_ROUNDS: usize = 16;
 
-/// The share of accepted drafts below which something is wrong with a pair, not with its training.
+/// The share of accepted first drafts below which something is wrong with a pair, not with its
+/// training or with the temperature.
 const ALARM_SHARE: f64 = 0.05;
 
 impl DraftStats {
@@ -73,12 +74,12 @@ impl DraftStats {
         (self.rounds > 0).then(|| self.untrimmed as f64 / self.rounds as f64)
     }
 
-    /// Whether so few drafts were accepted that the drafter is likely not this target's, or reads its
+    /// Whether so few first drafts were accepted that the drafter is likely not this target's, or reads its
     /// states in another basis.
     #[must_use]
     pub fn is_alarming(&self) -> bool {
-        let drafting = self.by_position.first().map_or(0, |(sent, _)| *sent);
-        drafting >= ALARM_ROUNDS && (self.accepted as f64) < ALARM_SHARE * self.drafted as f64
+        let (sent, accepted) = self.by_position.first().copied().unwrap_or_default();
+        sent >= ALARM_ROUNDS && (accepted as f64) < ALARM_SHARE * sent as f64
     }
 }
 
@@ -118,6 +119,8 @@ mod tests {
         let mut some = vec![(7, 0, 0, 1); 15];
         some.extend([(7, 3, 3, 4); 2]);
         assert!(!DraftStats::of(&request(&some)).is_alarming());
+        // One of seven drafts in every other round is what a high temperature leaves.
+        assert!(!DraftStats::of(&request(&[(7, 0, 0, 1), (7, 1, 1, 2)].repeat(10))).is_alarming());
         assert!(!DraftStats::of(&request(&[(0, 0, 0, 1); 50])).is_alarming());
     }
 }

@@ -11,11 +11,11 @@ use formats::safetensors::File;
 use hadamard::Isa;
 use runtime::backend::Cpu;
 use runtime::drafter::{Context, Drafter, top_k};
-use runtime::exact::{Pair, prove};
+use runtime::exact::{Pair, Proof, prove};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{
-    DrafterProposer, Finish, Generated, Greedy, Limits, Session, Speculation, Unobserved,
+    DrafterProposer, Finish, Generated, Greedy, Limits, Session, Speculation, Unobserved, Verifier,
 };
 use runtime::rows::{Primal, Rows};
 use runtime::stats::DraftStats;
@@ -233,11 +233,13 @@ fn speculation_is_exact_on_the_pair() {
     for (act, count) in [(ActQuant::A8, 2), (ActQuant::A16, 1)] {
         let target = target(act);
         let drafter = drafter(&target, act);
-        let pair = Pair { target: &target, drafter: &drafter, kv: KvType::F16 };
+        let pair = Pair::new(&target, &drafter);
         for record in GOLDEN.prompts.iter().step_by(8).take(count) {
             let limits = Limits { max_tokens: Some(24), ..Limits::default() };
-            let proved = prove(&pair, &record.prompt, &limits, 0..=7, &mut || Box::new(Greedy));
-            assert_eq!(proved.unwrap().unwrap().logits, 8 * 24);
+            let greedy = &mut || -> Box<dyn Verifier> { Box::new(Greedy) };
+            let proof = prove(&pair, &record.prompt, &limits, 0..=7, greedy, &|_| false).unwrap();
+            let Proof::Exact(proved) = proof else { panic!("{proof:?}") };
+            assert_eq!(proved.logits, 8 * 24);
         }
     }
 }

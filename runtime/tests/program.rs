@@ -162,6 +162,7 @@ fn exactness_can_be_verified() {
     let mut command = pair.drafting("verify-exact");
     refused(command.args(["--draft-max", "0..8"]), 2, &["at most 7"]);
     refused(&mut pair.command("verify-exact"), 2, &["--drafter"]);
+    refused(pair.drafting("verify-exact").args(["-n", "0"]), 2, &["nothing to compare"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::LazyLock;
 
 use formats::gguf::GgmlType;
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use runtime::Error;
 use runtime::backend::Cpu;
 use runtime::drafter::{Context, Drafter};
-use runtime::exact::{Pair, What, prove};
+use runtime::exact::{Pair, Proof, Proved, What, prove};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{
@@ -601,14 +601,41 @@ impl Verifier for Fickle {
     }
 }
 
+#[track_caller]
+fn exact(
+    pair: &Pair<'_>,
+    prompt: &[u32],
+    limits: &Limits,
+    drafts: RangeInclusive<usize>,
+    verifier: &mut dyn FnMut() -> Box<dyn Verifier>,
+) -> Proved {
+    match prove(pair, prompt, limits, drafts, verifier, &|_| false).unwrap() {
+        Proof::Exact(proved) => proved,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_proof_can_be_ended() {
+    let drafter = drafter(&Shape::mini(), &MINI);
+    let pair = Pair::new(&MINI, &drafter);
+    let limits = Limits { max_tokens: Some(20), ..Limits::default() };
+    for end in [None, Some(2)] {
+        let cancelled = |run: Option<usize>| run == end;
+        let greedy = &mut || -> Box<dyn Verifier> { Box::new(Greedy) };
+        let proof = prove(&pair, &[1, 2, 3], &limits, 0..=7, greedy, &cancelled).unwrap();
+        assert_eq!(proof, Proof::Cancelled);
+    }
+}
+
 #[test]
 fn exactness_is_proved_and_disproved() {
     let shape = Shape::mini();
     let drafter = drafter(&shape, &MINI);
-    let pair = Pair { target: &MINI, drafter: &drafter, kv: KvType::F16 };
+    let pair = Pair::new(&MINI, &drafter);
     let prompt: Vec<u32> = (0..23).collect();
     let limits = Limits { max_tokens: Some(20), ..Limits::default() };
-    let proved = prove(&pair, &prompt, &limits, 0..=7, &mut || Box::new(Greedy)).unwrap().unwrap();
+    let proved = exact(&pair, &prompt, &limits, 0..=7, &mut || Box::new(Greedy));
     assert_eq!((proved.tokens, proved.logits, proved.rounds.len()), (20, 160, 8));
     assert!(proved.states > 20);
 
@@ -619,7 +646,8 @@ fn exactness_is_proved_and_disproved() {
         let at = if runs == 1 { usize::MAX } else { 30 };
         Box::new(Fickle { at, times: 0 })
     };
-    let difference = prove(&pair, &prompt, &limits, 3..=3, &mut verifier).unwrap().unwrap_err();
+    let proof = prove(&pair, &prompt, &limits, 3..=3, &mut verifier, &|_| false).unwrap();
+    let Proof::Different(difference) = proof else { panic!("{proof:?}") };
     assert_eq!((difference.draft_max, difference.what), (3, What::Id));
     assert_eq!((difference.token, difference.position), (7, 30));
     let (plain, found) = (difference.plain.unwrap(), difference.found.unwrap());
@@ -638,12 +666,10 @@ fn a_pair_with_blocks_of_1024_is_exact_too() {
     for (act, drafts) in [(ActQuant::A8, 6..=7), (ActQuant::A16, 3..=3)] {
         let target = target(&shape, act);
         let drafter = drafter(&shape, &target);
-        let pair = Pair { target: &target, drafter: &drafter, kv: KvType::F16 };
+        let pair = Pair::new(&target, &drafter);
         let greedy = &mut || -> Box<dyn Verifier> { Box::new(Greedy) };
-        let proved = prove(&pair, &prompt, &limits, drafts.clone(), greedy).unwrap();
-        assert_eq!(proved.unwrap().tokens, 6);
+        assert_eq!(exact(&pair, &prompt, &limits, drafts.clone(), greedy).tokens, 6);
         let sampled = &mut || -> Box<dyn Verifier> { Box::new(sampler.clone()) };
-        let proved = prove(&pair, &prompt, &limits, 7..=7, sampled).unwrap();
-        assert_eq!(proved.unwrap().tokens, 6);
+        assert_eq!(exact(&pair, &prompt, &limits, 7..=7, sampled).tokens, 6);
     }
 }

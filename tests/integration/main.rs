@@ -15,6 +15,7 @@ mod input_files;
 mod interrupted;
 mod model_rules;
 mod numerics;
+mod other_engines;
 mod outputs;
 mod paths;
 mod report;

@@ -157,7 +157,7 @@ fn report(streams: &Streams, generated: &Generated, timings: &Timings, spec: &Sp
     }
     if DraftStats::of(generated).is_alarming() {
         streams.note(
-            "under 5 % of the drafts were accepted: this drafter was likely made for another target",
+            "under 5 % of the first drafts were accepted: this drafter was likely made for another target",
         );
     }
 }

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use command_line::args::Workers;
 use command_line::exit::{Outcome, Usage};
 use command_line::{Streams, signals};
-use runtime::exact::{Chosen, Difference, Pair, prove};
-use runtime::round::{Finish, Generated, Limits, Sampler};
+use runtime::exact::{Chosen, Difference, Pair, Proof, prove};
+use runtime::round::{Finish, Generated, Limits, Sampler, Verifier};
 use runtime::stats::DraftStats;
 use serde::Serialize;
 
@@ -78,6 +78,9 @@ pub(crate) fn run(
     if args.models.drafter.is_none() {
         return Err(Usage("verify-exact needs --drafter".into()).into());
     }
+    if args.generation.max_tokens == Some(0) {
+        return Err(Usage("--max-tokens 0: nothing to compare".into()).into());
+    }
     let sampler = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
     let prompts =
         args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
@@ -99,7 +102,8 @@ pub(crate) fn run(
         prefill_chunk: 0,
     };
     let kv = args.models.kv;
-    let pair = Pair { target: &models.target, drafter, kv: kv.into() };
+    let coupling = args.sampling.coupling();
+    let pair = Pair { target: &models.target, drafter, kv: kv.into(), coupling };
     let mut stats = vec![DraftStats::default(); drafts.clone().count()];
     let mut document = Document {
         schema: SCHEMA,
@@ -114,20 +118,26 @@ pub(crate) fn run(
         difference: None,
     };
     for (n, prompt) in prompts.iter().enumerate() {
-        if signals::received() {
-            return Ok(Outcome::Interrupted);
-        }
-        streams.progress(&format!("prompt {} of {}", n + 1, prompts.len()));
         let ids = text.encode_plain(prompt)?;
-        let proof = prove(&pair, &ids, &limits, drafts.clone(), &mut || Box::new(sampler.clone()))?;
+        let cancelled = |draft_max: Option<usize>| {
+            let run = draft_max.map_or_else(|| "plain".into(), |max| format!("{max} drafts"));
+            streams.progress(&format!("prompt {} of {}: {run}", n + 1, prompts.len()));
+            signals::received()
+        };
+        let verifier = &mut || -> Box<dyn Verifier> { Box::new(sampler.clone()) };
+        let proof = prove(&pair, &ids, &limits, drafts.clone(), verifier, &cancelled)?;
         streams.progress("");
         match proof {
-            Err(difference) => {
+            Proof::Cancelled => {
+                streams.note(&format!("interrupted in prompt {} of {}", n + 1, prompts.len()));
+                return Ok(Outcome::Interrupted);
+            }
+            Proof::Different(difference) => {
                 document.difference = Some(found(n, &difference));
                 document.verdict = "different";
                 break;
             }
-            Ok(proved) => {
+            Proof::Exact(proved) => {
                 document.prompts += 1;
                 document.tokens += proved.tokens;
                 document.logits_compared += proved.logits;
@@ -149,7 +159,7 @@ pub(crate) fn run(
     }
     if stats.iter().any(DraftStats::is_alarming) {
         streams.note(
-            "under 5 % of the drafts were accepted: this drafter was likely made for another target",
+            "under 5 % of the first drafts were accepted: this drafter was likely made for another target",
         );
     }
     Ok(if document.difference.is_none() { Outcome::Done } else { Outcome::No })
