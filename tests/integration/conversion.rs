@@ -165,3 +165,19 @@ fn norms_that_bf16_cannot_hold_are_rounded_only_on_request() {
         report["other_tensors"].as_array().unwrap().iter().find(|t| t["name"] == "norm.weight");
     assert_eq!(norm.unwrap()["rounded_values"], 1);
 }
+
+#[test]
+fn a_tokenizer_in_the_input_goes_into_the_output() {
+    let pair = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/pair");
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = ["a.gguf", "b.gguf"].map(|name| dir.path().join(name));
+    let (input, target) = (format!("{pair}/drafter"), format!("{pair}/target.gguf"));
+    run(&[&input, &"--block", &"256", &"--tokenizer", &target, &"-o", &first]).ok();
+    run(&[&"convert", &first, &"-o", &second]).ok();
+    let tokens = |path: &std::path::Path| {
+        let file = formats::gguf::File::open(formats::Source::open(path).unwrap()).unwrap();
+        file.require_strs("tokenizer.ggml.tokens").unwrap().to_vec()
+    };
+    assert_eq!(tokens(&first).len(), 1536);
+    assert_eq!(tokens(&first), tokens(&second));
+}

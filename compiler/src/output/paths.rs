@@ -133,7 +133,13 @@ pub(crate) fn check_paths(
                 );
             }
             Ok(_) if !force => {
-                return refuse(path, "the file exists".into(), Some("use --force to replace it"));
+                let hint = match path.file_name().is_some_and(|name| name == "config.json") {
+                    true => {
+                        "it may be another drafter's: name an output in another folder, or use --force to replace it"
+                    }
+                    false => "use --force to replace it",
+                };
+                return refuse(path, "the file exists".into(), Some(hint));
             }
             Ok(_) | Err(_) => {}
         }

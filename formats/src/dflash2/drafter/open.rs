@@ -27,7 +27,9 @@ impl Drafter {
                         part: "the configuration".into(),
                         expected: "none beside a GGUF, which carries its own".into(),
                         found: format!("`{}`", shown_path(config)),
-                        hint: Some("leave out --config".into()),
+                        hint: Some(
+                            "give no configuration (--config, --drafter-config) for a GGUF".into(),
+                        ),
                     });
                 }
                 return Self::open_gguf(path, &gguf::File::open(source)?);
@@ -186,7 +188,9 @@ fn find_config(path: &Path, checkpoint: &Checkpoint) -> Result<PathBuf, Error> {
                 .join(" or ")
         ),
         found: "none of them".into(),
-        hint: Some("name it with --config".into()),
+        hint: Some(
+            "name it (ternarize: --config, --against-config; drafter: --drafter-config)".into(),
+        ),
     })
 }
 
