@@ -1,5 +1,6 @@
 //! What can be asked for.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -8,7 +9,7 @@ use clap_complete::Shell;
 use command_line::args::{Output, Workers};
 use runtime::kv::KvType;
 use runtime::quant::ActQuant;
-use runtime::round::{Coupling, Sampling};
+use runtime::round::{Coupling, Limits, Sampling};
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
 #[derive(Debug, Parser)]
@@ -180,6 +181,18 @@ pub(crate) struct SamplingArgs {
     /// What the drafter knows of the draws; changes its acceptance, no token
     #[arg(long, value_name = "HOW", default_value = "full")]
     pub(crate) draft_noise: DraftNoise,
+}
+
+impl GenerationArgs {
+    /// When a request ends, for a model whose answers end with one of `stops`.
+    pub(crate) fn limits(&self, stops: &BTreeSet<u32>) -> Limits {
+        Limits {
+            max_tokens: self.max_tokens,
+            stop: if self.ignore_eos { BTreeSet::new() } else { stops.clone() },
+            context: self.ctx,
+            prefill_chunk: 0,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

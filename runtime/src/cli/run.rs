@@ -21,7 +21,7 @@ use super::SCHEMA;
 use super::args::{RunArgs, Spec};
 use super::models::{Models, milliseconds};
 use super::prompt::Prompt;
-use super::summary::{SpecStatus, Timings};
+use super::summary::{SpecStatus, Timings, warn_of_a_wrong_pair};
 use super::text::{Streamer, Text};
 
 /// Prompt tokens of a pass: enough to share the decoding of weights, few enough to show progress.
@@ -58,19 +58,14 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     if args.spec == Spec::Required && args.models.drafter.is_none() {
         return Err(Usage("--spec required needs --drafter".into()).into());
     }
-    let sampler = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
+    let mut verifier = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;
 
     let models = Models::load(&args.models, workers, args.spec != Spec::Off)?;
     let text = Text::load(&args.models.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
-    let limits = Limits {
-        max_tokens: args.generation.max_tokens,
-        stop: if args.generation.ignore_eos { BTreeSet::new() } else { text.stops().clone() },
-        context: args.generation.ctx,
-        prefill_chunk: CHUNK,
-    };
+    let limits = Limits { prefill_chunk: CHUNK, ..args.generation.limits(text.stops()) };
 
     let kv = args.models.kv.into();
     let mut proposer = models.drafter.as_ref().map(|drafter| DrafterProposer {
@@ -106,7 +101,6 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         failed: None,
     };
     let mut session = Session { state: State::new(models.target.config(), kv), pending: None };
-    let mut verifier = sampler.clone();
     let generated = session.generate(
         &models.target,
         &ids,
@@ -155,11 +149,7 @@ fn report(streams: &Streams, generated: &Generated, timings: &Timings, spec: &Sp
     if generated.finish == Finish::Context {
         streams.note("the context is full");
     }
-    if DraftStats::of(generated).is_alarming() {
-        streams.note(
-            "under 5 % of the first drafts were accepted: this drafter was likely made for another target",
-        );
-    }
+    warn_of_a_wrong_pair(&DraftStats::of(generated), streams);
 }
 
 /// Whether tokens were drafted, and why not.

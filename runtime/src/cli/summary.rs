@@ -1,5 +1,6 @@
 //! The figures of a run.
 
+use command_line::Streams;
 use runtime::round::Generated;
 use runtime::stats::DraftStats;
 use serde::Serialize;
@@ -129,6 +130,15 @@ fn share(taken: usize, sent: usize) -> f64 {
 
 fn ratio(a: f64, b: f64) -> Option<f64> {
     (b > 0.0).then(|| a / b)
+}
+
+/// Says so when the drafter is likely not this target's.
+pub(crate) fn warn_of_a_wrong_pair(stats: &DraftStats, streams: &Streams) {
+    if stats.is_alarming() {
+        streams.note(
+            "under 5 % of the first drafts were accepted: this drafter was likely made for another target",
+        );
+    }
 }
 
 /// Whether speculation was on, and why.

@@ -1,7 +1,5 @@
 //! `drafter verify-exact`.
 
-use std::collections::BTreeSet;
-
 use anyhow::Context as _;
 use command_line::args::Workers;
 use command_line::exit::{Outcome, Usage};
@@ -15,7 +13,7 @@ use super::SCHEMA;
 use super::args::VerifyExactArgs;
 use super::models::Models;
 use super::prompt;
-use super::summary::Drafts;
+use super::summary::{Drafts, warn_of_a_wrong_pair};
 use super::text::Text;
 
 /// Tokens of each answer when nothing is said.
@@ -95,12 +93,8 @@ pub(crate) fn run(
         let message = format!("--draft-max: the drafter's block has at most {most} drafts");
         return Err(Usage(message).into());
     }
-    let limits = Limits {
-        max_tokens: Some(args.generation.max_tokens.unwrap_or(TOKENS)),
-        stop: if args.generation.ignore_eos { BTreeSet::new() } else { text.stops().clone() },
-        context: args.generation.ctx,
-        prefill_chunk: 0,
-    };
+    let max_tokens = Some(args.generation.max_tokens.unwrap_or(TOKENS));
+    let limits = Limits { max_tokens, ..args.generation.limits(text.stops()) };
     let kv = args.models.kv;
     let coupling = args.sampling.coupling();
     let pair = Pair { target: &models.target, drafter, kv: kv.into(), coupling };
@@ -157,10 +151,8 @@ pub(crate) fn run(
     } else {
         streams.text(&text_of(&document))?;
     }
-    if stats.iter().any(DraftStats::is_alarming) {
-        streams.note(
-            "under 5 % of the first drafts were accepted: this drafter was likely made for another target",
-        );
+    if let Some(alarming) = stats.iter().find(|stats| stats.is_alarming()) {
+        warn_of_a_wrong_pair(alarming, streams);
     }
     Ok(if document.difference.is_none() { Outcome::Done } else { Outcome::No })
 }
