@@ -2,6 +2,7 @@
 
 mod args;
 mod exit;
+mod memory;
 mod models;
 mod prompt;
 mod run;

@@ -16,6 +16,17 @@ pub enum KvType {
     F32,
 }
 
+impl KvType {
+    /// Bytes of one number.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
 /// One layer's keys and values at consecutive positions.
 #[derive(Debug, Clone)]
 pub struct KvCache {

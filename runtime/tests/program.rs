@@ -68,6 +68,16 @@ fn refused(command: &mut Command, code: i32, parts: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
+/// Demands exit code 3 and a hint that contains `part`.
+#[track_caller]
+fn hinted(command: &mut Command, part: &str) {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    let hint = stderr.lines().find(|line| line.starts_with("hint: "));
+    assert!(hint.is_some_and(|line| line.contains(part)), "{part:?} in {stderr}");
+}
+
 #[test]
 fn ids_are_the_same_with_and_without_speculation() {
     let pair = Pair::new();
@@ -166,6 +176,43 @@ fn exactness_can_be_verified() {
 }
 
 #[test]
+fn what_an_argument_cannot_do_is_said() {
+    let pair = Pair::new();
+    let ran = |args: &[&str]| {
+        let output = pair.drafting("run").args(["--ids", " 1, 2"]).args(args).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let stderr = ran(&["-n", "2", "--ctx", "100000"]);
+    assert!(stderr.contains("note: --ctx 100000: the target's context has"), "{stderr}");
+    let stderr = ran(&["-n", "0"]);
+    assert!(stderr.contains("answer: 0 tokens\ndrafts: none\n"), "{stderr}");
+}
+
+/// What is printed for `--ctx` grows with it, and is what the caches hold.
+#[test]
+fn memory_is_stated_before_it_is_used() {
+    let pair = Pair::new();
+    let memory = |kv: &str, ctx: &str| {
+        let args = ["--ids", "1,2", "-n", "1", "--kv", kv, "--ctx", ctx];
+        json_of(pair.drafting("run").args(args))["memory"].clone()
+    };
+    let (half, single, longer) = (memory("f16", "8"), memory("f32", "8"), memory("f16", "16"));
+    assert_eq!((&half["context"], &longer["context"]), (&json!(8), &json!(16)));
+    for key in ["kv_bytes", "drafter_bytes"] {
+        let bytes = |of: &Value| of[key].as_u64().unwrap();
+        assert!(bytes(&half) > 0);
+        assert_eq!(2 * bytes(&half), bytes(&single), "{key}");
+        assert_eq!(2 * bytes(&half), bytes(&longer), "{key}");
+    }
+    let config = config(&Shape::mini());
+    let of = |key: &str| config[key].as_u64().unwrap();
+    let row = of("num_hidden_layers") * 2 * of("num_key_value_heads") * of("head_dim") * 2;
+    assert_eq!(half["drafter_bytes"], 8 * row);
+    assert_eq!(half["recurrent_bytes"], longer["recurrent_bytes"]);
+}
+
+#[test]
 fn more_drafts_than_the_block_has_are_cut_with_a_note() {
     let pair = Pair::new();
     let mut command = pair.drafting("run");
@@ -180,7 +227,12 @@ fn what_cannot_be_run_is_refused_in_one_line() {
     let pair = Pair::new();
     let ids = ["--ids", "1,2"];
     refused(pair.command("run").args(ids).args(["--spec", "required"]), 2, &["--drafter"]);
-    refused(pair.command("run").args(["--ids", "1,64"]), 3, &["64", "64 tokens"]);
+    refused(pair.command("run").args(["--ids", "1,64"]), 2, &["--ids: 64", "64 tokens"]);
+    refused(pair.command("run").args(["--ids", "1,64", "--ids", "3"]), 2, &["--ids: 64"]);
+    let empty = pair.dir.path().join("empty.jsonl");
+    std::fs::write(&empty, "{\"ids\": [1]}\n{\"ids\": []}").unwrap();
+    let mut command = pair.drafting("verify-exact");
+    refused(command.arg("--prompts").arg(&empty), 3, &["prompt 2 of 2", "empty prompt"]);
     refused(pair.command("run").args(ids).args(["--temp", "-1"]), 2, &["temperature", "-1"]);
     refused(pair.command("run").args(ids).args(["--temp", "1", "--top-p", "0"]), 2, &["top_p"]);
 
@@ -198,6 +250,18 @@ fn what_cannot_be_run_is_refused_in_one_line() {
         let mut command = Command::cargo_bin("drafter").unwrap();
         refused(command.arg("run").args(ids).arg("--target").arg(&bad), 3, &[part]);
     }
+    let mut command = Command::cargo_bin("drafter").unwrap();
+    command.arg("run").args(ids).arg("--target").arg(&pair.drafter);
+    refused(&mut command, 3, &["general.architecture", "dflash"]);
+    hinted(&mut command, "this is a drafter: give it with --drafter");
+    let mut command = Command::cargo_bin("drafter").unwrap();
+    command.arg("run").args(ids).arg("--target").arg(pair.dir.path());
+    hinted(&mut command, "give the path of a file");
+    let mut command = pair.command("run");
+    hinted(command.args(ids).arg("--drafter").arg(&pair.target), "this may be a target");
+    let mut command = pair.command("run");
+    hinted(command.args(ids).arg("--drafter").arg(pair.dir.path()), "give the path of a file");
+
     let mut command = Command::cargo_bin("drafter").unwrap();
     command.arg("run").args(ids).arg("--target").arg(Path::new("/nowhere/x.gguf"));
     refused(&mut command, 3, &["/nowhere/x.gguf"]);

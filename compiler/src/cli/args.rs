@@ -40,7 +40,7 @@ Exit codes:
   2    wrong usage
   3    an input file is missing, damaged or not supported
   4    an output cannot be written
-  130  interrupted (143 when terminated)";
+  130  interrupted (143 when terminated, 129 when the terminal went away)";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -31,7 +31,7 @@ Exit codes:
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written
   5    the computation failed: numbers that are none, a changed floating-point environment
-  130  interrupted (143 when terminated)";
+  130  interrupted (143 when terminated, 129 when the terminal went away)";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -117,11 +117,11 @@ pub(crate) struct PromptSource {
     /// The prompt
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) prompt: Option<String>,
-    /// A file with the prompt; `-` is standard input
+    /// A file with the prompt, taken whole, its last line end too; `-` is standard input
     #[arg(short, long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The prompt as token ids
-    #[arg(long, value_name = "ID,…", value_delimiter = ',')]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', value_parser = token_id)]
     pub(crate) ids: Option<Vec<u32>>,
 }
 
@@ -264,6 +264,11 @@ impl From<Kv> for KvType {
             Kv::F32 => Self::F32,
         }
     }
+}
+
+/// A token id, perhaps with blanks around it.
+fn token_id(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| "expected token ids, separated by commas".to_owned())
 }
 
 /// `7`, or `0..7` with both ends.

@@ -8,6 +8,14 @@ use runtime::Error;
 #[error("{0}")]
 pub(crate) struct Input(pub(crate) String);
 
+/// An error about an input, with a next step that only the command line knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{error:#}")]
+pub(crate) struct Advised {
+    pub(crate) error: anyhow::Error,
+    pub(crate) hint: String,
+}
+
 /// The exit code of an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -18,6 +26,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
                 }
                 _ => INPUT,
             };
+        }
+        if let Some(advised) = cause.downcast_ref::<Advised>() {
+            return code(&advised.error);
         }
         if cause.is::<formats::Error>() || cause.is::<Input>() {
             return INPUT;
@@ -31,8 +42,13 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 
 /// The next step that an error names.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<&str> {
-    error.chain().find_map(|cause| match cause.downcast_ref::<Error>() {
-        Some(Error::Formats(error)) => error.hint(),
-        _ => cause.downcast_ref::<formats::Error>()?.hint(),
+    error.chain().find_map(|cause| {
+        if let Some(Error::Formats(error)) = cause.downcast_ref() {
+            return error.hint();
+        }
+        if let Some(advised) = cause.downcast_ref::<Advised>() {
+            return Some(&advised.hint);
+        }
+        cause.downcast_ref::<formats::Error>()?.hint()
     })
 }

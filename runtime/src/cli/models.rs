@@ -1,14 +1,17 @@
 //! Models from command lines.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use command_line::args::Workers;
 use command_line::exit::reading;
+use formats::shown_path;
 use runtime::backend::Cpu;
 use runtime::drafter::Drafter;
 use runtime::target::Target;
 
 use super::args::ModelArgs;
+use super::exit::Advised;
 
 /// A target and perhaps a drafter, loaded.
 #[derive(Debug)]
@@ -24,17 +27,49 @@ impl Models {
         let begin = Instant::now();
         let isa = workers.isa();
         let target = Target::open(&args.target, args.act, isa, &Cpu)
-            .map_err(|e| reading(&args.target, e))?;
+            .map_err(|e| advised(reading(&args.target, e), target_advice(&args.target)))?;
         let drafter = match args.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
                 let config = args.drafter_config.as_deref();
                 let drafter = Drafter::open(path, config, &target, args.act, isa, &Cpu);
-                Some(drafter.map_err(|e| reading(path, e))?)
+                Some(drafter.map_err(|e| advised(reading(path, e), drafter_advice(path)))?)
             }
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })
     }
+}
+
+fn advised(error: anyhow::Error, hint: Option<String>) -> anyhow::Error {
+    match hint {
+        Some(hint) => Advised { error, hint }.into(),
+        None => error,
+    }
+}
+
+/// What may have been meant by a path that is no target.
+fn target_advice(path: &Path) -> Option<String> {
+    if formats::dflash2::drafter::Drafter::open(path, None).is_ok() {
+        return Some("this is a drafter: give it with --drafter".into());
+    }
+    file_in(path, "gguf")
+}
+
+/// What may have been meant by a path that is no drafter.
+fn drafter_advice(path: &Path) -> Option<String> {
+    file_in(path, "q4nx").or_else(|| file_in(path, "gguf"))
+}
+
+/// Advice to give the file of this kind that lies in the folder that was given.
+fn file_in(dir: &Path, extension: &str) -> Option<String> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(dir)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == extension))
+        .collect();
+    files.sort();
+    let first = files.first()?;
+    Some(format!("give the path of a file, such as `{}`", shown_path(first)))
 }
 
 /// The time since `begin`.

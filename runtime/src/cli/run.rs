@@ -18,7 +18,9 @@ use runtime::target::State;
 use serde::Serialize;
 
 use super::SCHEMA;
-use super::args::{RunArgs, Spec};
+use super::args::{PromptSource, RunArgs, Spec};
+use super::exit::Input;
+use super::memory::Memory;
 use super::models::{Models, milliseconds};
 use super::prompt::Prompt;
 use super::summary::{SpecStatus, Timings, warn_of_a_wrong_pair};
@@ -44,6 +46,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     top_logits: Vec<Vec<TopLogit>>,
     timings: &'a Timings,
+    memory: Memory,
     spec: &'a SpecStatus,
 }
 
@@ -65,9 +68,12 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let models = Models::load(&args.models, workers, args.spec != Spec::Off)?;
     let text = Text::load(&args.models.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
+    check(args, &ids, &models, streams)?;
     let limits = Limits { prefill_chunk: CHUNK, ..args.generation.limits(text.stops()) };
 
     let kv = args.models.kv.into();
+    let memory = Memory::of(&models, kv, args.generation.ctx);
+    streams.status(&memory.line());
     let mut proposer = models.drafter.as_ref().map(|drafter| DrafterProposer {
         drafter,
         context: Context::new(drafter.config(), kv),
@@ -131,6 +137,7 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
             completion_tokens: generated.ids.len(),
             top_logits: std::mem::take(&mut watcher.top_logits),
             timings: &timings,
+            memory,
             spec: &spec,
         })?;
     }
@@ -141,13 +148,41 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     })
 }
 
+/// Refuses what the arguments alone make impossible; says what of them has no effect.
+fn check(args: &RunArgs, ids: &[u32], models: &Models, streams: &Streams) -> anyhow::Result<()> {
+    let vocab = models.target.vocab();
+    match &args.prompt.source {
+        PromptSource { file: Some(path), .. } if ids.is_empty() => {
+            let path = shown_path(path);
+            return Err(Input(format!("`{path}`: expected a prompt, found nothing")).into());
+        }
+        _ if ids.is_empty() => return Err(Usage("the prompt is empty".into()).into()),
+        PromptSource { ids: Some(ids), .. } => {
+            if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
+                let message = format!("--ids: {id}: the vocabulary has {vocab} tokens");
+                return Err(Usage(message).into());
+            }
+        }
+        _ => {}
+    }
+    let context = models.target.config().context_length;
+    if let Some(wanted) = args.generation.ctx.filter(|wanted| *wanted > context) {
+        streams.note(&format!("--ctx {wanted}: the target's context has {context} positions"));
+    }
+    Ok(())
+}
+
 fn report(streams: &Streams, generated: &Generated, timings: &Timings, spec: &SpecStatus) {
     if !streams.json() {
         timings.lines().iter().for_each(|line| streams.status(line));
         streams.status(&format!("speculation: {} ({})", spec.state, spec.reason));
     }
-    if generated.finish == Finish::Context {
-        streams.note("the context is full");
+    match generated.finish {
+        Finish::Context => streams.note("the context is full"),
+        Finish::Cancelled => {
+            streams.note(&format!("interrupted after {} tokens", generated.ids.len()));
+        }
+        Finish::Stop | Finish::Length => {}
     }
     warn_of_a_wrong_pair(&DraftStats::of(generated), streams);
 }

@@ -88,12 +88,14 @@ impl Timings {
                 self.prompt_ms / 1e3,
                 rate(self.prompt_per_second)
             ),
-            format!(
-                "answer: {} tokens, {:.2} s after the first{}",
-                self.predicted_n,
-                self.predicted_ms / 1e3,
-                rate(self.predicted_per_second)
-            ),
+            match self.predicted_n {
+                n @ (0 | 1) => format!("answer: {n} tokens"),
+                n => format!(
+                    "answer: {n} tokens, {:.2} s after the first{}",
+                    self.predicted_ms / 1e3,
+                    rate(self.predicted_per_second)
+                ),
+            },
         ];
         if let Some(drafts) = &self.drafts {
             lines.extend(drafts.lines());
@@ -105,6 +107,9 @@ impl Timings {
 impl Drafts {
     /// The figures for people.
     pub(crate) fn lines(&self) -> Vec<String> {
+        if self.draft_rounds == 0 {
+            return vec!["drafts: none".into()];
+        }
         let number = |x: Option<f64>| x.map_or_else(|| "-".into(), |x| format!("{x:.3}"));
         let mut lines = vec![format!(
             "drafts: {} of {} accepted in {} rounds, {} tokens per round (untrimmed {})",

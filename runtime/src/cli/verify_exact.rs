@@ -112,18 +112,20 @@ pub(crate) fn run(
         difference: None,
     };
     for (n, prompt) in prompts.iter().enumerate() {
-        let ids = text.encode_plain(prompt)?;
+        let here = || format!("prompt {} of {}", n + 1, prompts.len());
+        let ids = text.encode_plain(prompt).with_context(here)?;
         let cancelled = |draft_max: Option<usize>| {
             let run = draft_max.map_or_else(|| "plain".into(), |max| format!("{max} drafts"));
-            streams.progress(&format!("prompt {} of {}: {run}", n + 1, prompts.len()));
+            streams.progress(&format!("{}: {run}", here()));
             signals::received()
         };
         let verifier = &mut || -> Box<dyn Verifier> { Box::new(sampler.clone()) };
-        let proof = prove(&pair, &ids, &limits, drafts.clone(), verifier, &cancelled)?;
+        let proof =
+            prove(&pair, &ids, &limits, drafts.clone(), verifier, &cancelled).with_context(here)?;
         streams.progress("");
         match proof {
             Proof::Cancelled => {
-                streams.note(&format!("interrupted in prompt {} of {}", n + 1, prompts.len()));
+                streams.note(&format!("interrupted in {}", here()));
                 return Ok(Outcome::Interrupted);
             }
             Proof::Different(difference) => {

@@ -30,6 +30,14 @@ impl Context {
         }
     }
 
+    /// The most bytes that `positions` rows take: with a window on all layers, up to twice the window
+    /// is kept.
+    #[must_use]
+    pub fn bytes(config: &Config, kv: KvType, positions: usize) -> usize {
+        let kept = Self::new(config, kv).window.map_or(positions, |w| positions.min(2 * w));
+        kept * config.num_hidden_layers * 2 * config.kv_width() * kv.bytes()
+    }
+
     /// Rows taken in; a block begins at this position.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -4,6 +4,7 @@ use formats::gguf::File;
 use formats::{Error, GROUP};
 
 use crate::gdn::HeadOrder;
+use crate::kv::KvType;
 
 /// `general.architecture` of the models that are read.
 pub(super) const ARCHITECTURE: &str = "qwen35";
@@ -125,6 +126,22 @@ impl Config {
         };
         config.check(file)?;
         Ok(config)
+    }
+
+    /// Bytes of the keys and values of one position, all layers together.
+    #[must_use]
+    pub fn kv_bytes(&self, kv: KvType) -> usize {
+        let layers = self.layers.iter().filter(|kind| **kind == LayerKind::Attention).count();
+        layers * 2 * self.kv_width() * kv.bytes()
+    }
+
+    /// Bytes of the recurrent states, which do not grow.
+    #[must_use]
+    pub fn recurrent_bytes(&self) -> usize {
+        let layers = self.layers.iter().filter(|kind| **kind == LayerKind::Gdn).count();
+        let gdn = &self.gdn;
+        let delta = gdn.value_heads * gdn.head_dim * gdn.head_dim;
+        layers * (delta + (gdn.conv_kernel - 1) * gdn.channels()) * size_of::<f32>()
     }
 
     fn check(&self, file: &File) -> Result<(), Error> {
