@@ -21,7 +21,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     env::set_current_dir(root).with_context(|| format!("entering `{}`", root.display()))?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "compiler", "--package", "runtime"])
+        .args(["build", "--release", "--quiet", "--package", "compiler", "--package", "drafter"])
         .args(["--target-dir", "target"])
         .status()
         .context("starting cargo")?;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, which clippy does not see in helpers")]
 
+#[path = "../../runtime/tests/support/mod.rs"]
 mod support;
 
 use std::path::{Path, PathBuf};
