@@ -8,7 +8,7 @@ use formats::shown_path;
 use super::signals;
 
 /// The files are sound, but the answer is no.
-const NO: u8 = 1;
+pub const NO: u8 = 1;
 /// The command line makes no sense.
 pub const USAGE: u8 = 2;
 /// An input is missing, damaged or not supported.

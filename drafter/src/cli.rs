@@ -1,9 +1,11 @@
 //! The command line: arguments, streams, exit codes. Everything else is in the library.
 
 mod args;
-mod exit;
+pub(crate) mod exit;
+mod link;
 mod memory;
 mod models;
+mod pair;
 mod prompt;
 mod run;
 mod summary;
@@ -29,6 +31,11 @@ fn run(cli: &Cli) -> ExitCode {
     let command = || match &cli.command {
         Command::Run(args) => run::run(args, &cli.workers, &streams),
         Command::VerifyExact(args) => verify_exact::run(args, &cli.workers, &streams),
+        Command::Link(args) => link::link(args, &cli.workers, &streams),
+        Command::List => link::list(&streams),
+        Command::Show(args) => link::show(args, &streams),
+        Command::Unlink(args) => link::unlink(args, &streams),
+        Command::Default(args) => link::default(args, &streams),
         Command::Completions { shell } => streams.completions::<Cli>(*shell),
     };
     // The work is spread over a pool of our own; nothing else runs in it.

@@ -1,6 +1,7 @@
 //! `drafter`: runs a Bonsai 2 target with a DFlash 2 drafter.
 
 mod cli;
+mod link;
 
 use std::process::ExitCode;
 

@@ -11,6 +11,8 @@ use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
+use crate::link::store::Name;
+
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
 #[derive(Debug, Parser)]
 #[command(name = "drafter", version, after_help = EXIT_CODES, max_term_width = 100)]
@@ -26,7 +28,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact)
+  1    the files are sound, but the answer is no (verify-exact, link)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written
@@ -35,6 +37,20 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Checks that a drafter fits an installed Bonsai 2, and gives the pair a name
+    ///
+    /// The target is looked for in $TERNARIZE_MODEL_DIRS, the drafter/models folder of
+    /// $XDG_DATA_HOME, the cache of Hugging Face, and the folders of llama.cpp, LM Studio, OpenFlowLM
+    /// and FastFlowLM. Links are kept in $XDG_DATA_HOME/drafter/links (~/.local/share by default).
+    Link(LinkArgs),
+    /// Lists the linked pairs
+    List,
+    /// Shows a linked pair and checks that its files are what they were
+    Show(ShowArgs),
+    /// Removes a link; the models stay
+    Unlink(UnlinkArgs),
+    /// Says which link is the default, or makes one it
+    Default(DefaultArgs),
     /// Answers one prompt; text on standard output, figures on standard error
     Run(RunArgs),
     /// Proves on your own models that speculation changes nothing
@@ -48,6 +64,51 @@ pub(crate) enum Command {
         /// The shell it is for
         shell: Shell,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LinkArgs {
+    /// Drafter: float safetensors, q4nx (both with their config.json) or GGUF
+    pub(crate) drafter: PathBuf,
+    /// Target: a path, or a part of the name of an installed one [default: the one that fits]
+    #[arg(short, long, value_name = "PATH|NAME")]
+    pub(crate) target: Option<PathBuf>,
+    /// Drafter configuration, if it is not beside the drafter
+    #[arg(long, value_name = "PATH")]
+    pub(crate) drafter_config: Option<PathBuf>,
+    /// Name of the link [default: that of the drafter's file or folder]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<Name>,
+    /// Record the SHA-256 of all bytes of all files, for `drafter show --hash`
+    #[arg(long)]
+    pub(crate) hash: bool,
+    /// Make it the default
+    #[arg(long)]
+    pub(crate) default: bool,
+    /// Replace a link of the same name
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The link [default: the default one]
+    pub(crate) name: Option<Name>,
+    /// Read all files whole and compare the hashes
+    #[arg(long)]
+    pub(crate) hash: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnlinkArgs {
+    /// The link
+    pub(crate) name: Name,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DefaultArgs {
+    /// The link that becomes the default
+    pub(crate) name: Option<Name>,
 }
 
 #[derive(Debug, Args)]
@@ -94,11 +155,14 @@ pub(crate) struct VerifyExactArgs {
 /// The models and their arithmetic.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArgs {
+    /// A linked pair [default: the default link]
+    #[arg(value_name = "LINK", conflicts_with_all = ["target", "drafter", "drafter_config"])]
+    pub(crate) link: Option<Name>,
     /// Target: a GGUF, or the folder of an MLX 2-bit pack
     #[arg(short, long, value_name = "PATH")]
-    pub(crate) target: PathBuf,
+    pub(crate) target: Option<PathBuf>,
     /// Drafter: float safetensors, q4nx (both with their config.json) or GGUF
-    #[arg(short, long, value_name = "PATH")]
+    #[arg(short, long, value_name = "PATH", requires = "target")]
     pub(crate) drafter: Option<PathBuf>,
     /// Drafter configuration, if it is not beside the drafter
     #[arg(long, value_name = "PATH", requires = "drafter")]

@@ -1,12 +1,17 @@
 //! Exit codes of the runtime's errors.
 
-use command_line::exit::{COMPUTATION, INPUT, OUTPUT, USAGE, Usage};
+use command_line::exit::{COMPUTATION, INPUT, NO, OUTPUT, USAGE, Usage};
 use runtime::Error;
 
 /// An input that is no model.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Input(pub(crate) String);
+
+/// Sound models that are no pair.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Refused(pub(crate) String);
 
 /// An error about an input, with a next step that only the command line knows.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +37,9 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         }
         if cause.is::<formats::Error>() || cause.is::<Input>() {
             return INPUT;
+        }
+        if cause.is::<Refused>() {
+            return NO;
         }
         if cause.is::<Usage>() {
             return USAGE;

@@ -8,10 +8,11 @@ use command_line::exit::reading;
 use formats::shown_path;
 use runtime::backend::Cpu;
 use runtime::drafter::Drafter;
+use runtime::quant::ActQuant;
 use runtime::target::Target;
 
-use super::args::ModelArgs;
 use super::exit::Advised;
+use super::pair::Pair;
 
 /// A target and perhaps a drafter, loaded.
 #[derive(Debug)]
@@ -23,16 +24,21 @@ pub(crate) struct Models {
 
 impl Models {
     /// Loads the target, and the drafter if there is one and it is wanted.
-    pub(crate) fn load(args: &ModelArgs, workers: &Workers, draft: bool) -> anyhow::Result<Self> {
+    pub(crate) fn load(
+        pair: &Pair,
+        act: ActQuant,
+        workers: &Workers,
+        draft: bool,
+    ) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let isa = workers.isa();
-        let target = Target::open(&args.target, args.act, isa, &Cpu)
-            .map_err(|e| advised(reading(&args.target, e), target_advice(&args.target)))?;
-        let drafter = match args.drafter.as_deref().filter(|_| draft) {
+        let target = Target::open(&pair.target, act, isa, &Cpu)
+            .map_err(|e| advised(reading(&pair.target, e), target_advice(&pair.target)))?;
+        let drafter = match pair.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
-                let config = args.drafter_config.as_deref();
-                let drafter = Drafter::open(path, config, &target, args.act, isa, &Cpu);
+                let config = pair.drafter_config.as_deref();
+                let drafter = Drafter::open(path, config, &target, act, isa, &Cpu);
                 Some(drafter.map_err(|e| advised(reading(path, e), drafter_advice(path)))?)
             }
         };

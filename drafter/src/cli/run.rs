@@ -22,6 +22,7 @@ use super::args::{PromptSource, RunArgs, Spec};
 use super::exit::Input;
 use super::memory::Memory;
 use super::models::{Models, milliseconds};
+use super::pair::Pair;
 use super::prompt::Prompt;
 use super::summary::{SpecStatus, Timings, warn_of_a_wrong_pair};
 use super::text::{Streamer, Text};
@@ -58,15 +59,16 @@ struct TopLogit {
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyhow::Result<Outcome> {
-    if args.spec == Spec::Required && args.models.drafter.is_none() {
+    let pair = Pair::of(&args.models)?;
+    if args.spec == Spec::Required && pair.drafter.is_none() {
         return Err(Usage("--spec required needs --drafter".into()).into());
     }
     let mut verifier = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;
 
-    let models = Models::load(&args.models, workers, args.spec != Spec::Off)?;
-    let text = Text::load(&args.models.target, models.target.vocab())?;
+    let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
+    let text = Text::load(&pair.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
     check(args, &ids, &models, streams)?;
     let limits = Limits { prefill_chunk: CHUNK, ..args.generation.limits(text.stops()) };
@@ -126,8 +128,8 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     if streams.json() {
         streams.document(&Document {
             schema: SCHEMA,
-            target: shown_path(&args.models.target),
-            drafter: args.models.drafter.as_ref().map(shown_path),
+            target: shown_path(&pair.target),
+            drafter: pair.drafter.as_ref().map(shown_path),
             act: args.models.act.name(),
             kv: args.models.kv.name(),
             prompt_ids: &ids,

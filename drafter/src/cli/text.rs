@@ -77,6 +77,16 @@ impl Text {
         self.template = Some(template.map_err(|e| e.to_string()));
     }
 
+    /// Whether text can be read.
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.tokenizer.is_some()
+    }
+
+    /// Whether chats can be rendered.
+    pub(crate) fn has_template(&self) -> bool {
+        matches!(self.template, Some(Ok(_)))
+    }
+
     /// The tokens that end an answer.
     pub(crate) fn stops(&self) -> &BTreeSet<u32> {
         &self.stops

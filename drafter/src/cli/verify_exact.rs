@@ -73,7 +73,8 @@ pub(crate) fn run(
     workers: &Workers,
     streams: &Streams,
 ) -> anyhow::Result<Outcome> {
-    if args.models.drafter.is_none() {
+    let paths = super::pair::Pair::of(&args.models)?;
+    if paths.drafter.is_none() {
         return Err(Usage("verify-exact needs --drafter".into()).into());
     }
     if args.generation.max_tokens == Some(0) {
@@ -83,9 +84,9 @@ pub(crate) fn run(
     let prompts =
         args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
-    let models = Models::load(&args.models, workers, true)?;
+    let models = Models::load(&paths, args.models.act, workers, true)?;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
-    let text = Text::load(&args.models.target, models.target.vocab())?;
+    let text = Text::load(&paths.target, models.target.vocab())?;
 
     let most = drafter.config().block_size - 1;
     let drafts = args.draft_max.clone().unwrap_or(0..=most);

@@ -1,0 +1,50 @@
+//! Which models a command runs: a linked pair, or paths.
+
+use std::path::PathBuf;
+
+use command_line::exit::Usage;
+
+use super::args::ModelArgs;
+use crate::link::places::Places;
+use crate::link::store::{Link, Store};
+
+/// The paths of a target and perhaps a drafter.
+#[derive(Debug, Clone)]
+pub(crate) struct Pair {
+    pub(crate) target: PathBuf,
+    pub(crate) drafter: Option<PathBuf>,
+    pub(crate) drafter_config: Option<PathBuf>,
+}
+
+impl Pair {
+    /// The pair of the arguments: paths, the link that is named, or the default link, whose files
+    /// must be what they were.
+    pub(crate) fn of(args: &ModelArgs) -> anyhow::Result<Self> {
+        if let Some(target) = &args.target {
+            return Ok(Self {
+                target: target.clone(),
+                drafter: args.drafter.clone(),
+                drafter_config: args.drafter_config.clone(),
+            });
+        }
+        let store = Store::in_dir(Places::of_process().links);
+        let name =
+            match &args.link {
+                Some(name) => name.clone(),
+                None => store.as_ref().ok().map(Store::default).transpose()?.flatten().ok_or_else(
+                    || Usage("which models? Give --target PATH, or the name of a link".into()),
+                )?,
+            };
+        let link = store?.load(&name)?;
+        link.check()?;
+        Ok(Self::of_link(link))
+    }
+
+    fn of_link(link: Link) -> Self {
+        Self {
+            target: link.target.path.0,
+            drafter: Some(link.drafter.path.0),
+            drafter_config: link.drafter_config.map(|config| config.0),
+        }
+    }
+}
