@@ -10,8 +10,10 @@
 //! to f32 once.
 
 mod cpu;
+mod reference;
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, Dot};
+pub use reference::Reference;
 
 use crate::Error;
 use crate::quant::Activations;

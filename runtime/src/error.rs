@@ -109,6 +109,14 @@ pub enum Error {
         /// The file the template is from.
         path: std::path::PathBuf,
     },
+    /// The system has no memory for packed weights.
+    #[error("{bytes} bytes of memory for packed weights: {source}")]
+    Memory {
+        /// How many were asked for.
+        bytes: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The system has no thread for a piece of work.
     #[error("starting a thread: {source}")]
     Thread {

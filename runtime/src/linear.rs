@@ -167,7 +167,7 @@ mod tests {
             let x = Rows::from_vec(256, x);
             let input = Input::new(&x, &arithmetic);
             for linear in [
-                Linear::ternary(matrix, &Cpu).unwrap(),
+                Linear::ternary(matrix, &Cpu::default()).unwrap(),
                 Linear::float(floats(&stored, 2, 256), true),
                 Linear::float(floats(primal.data(), 2, 256), false),
             ] {

@@ -40,6 +40,37 @@ pub(crate) fn by_output(
     Ok(())
 }
 
+/// Fills `out`, `[n, n_out]` row-major, in tasks of `outputs` outputs. `work` gets a range of them and
+/// where they lie in each row; `cost` is the number of multiplications per output and row.
+///
+/// # Errors
+/// As [`by_output`].
+pub(crate) fn by_rows(
+    n_out: usize,
+    cost: usize,
+    outputs: usize,
+    out: &mut [f32],
+    work: impl Fn(Range<usize>, &mut [&mut [f32]]) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let alone = out.len() * cost < SMALL || rayon::current_num_threads() == 1;
+    let mut tasks: Vec<Vec<&mut [f32]>> = Vec::new();
+    tasks.resize_with(n_out.div_ceil(outputs), || Vec::with_capacity(out.len() / n_out));
+    for row in out.chunks_exact_mut(n_out) {
+        tasks.iter_mut().zip(row.chunks_mut(outputs)).for_each(|(task, part)| task.push(part));
+    }
+    let run = |(task, rows): (usize, &mut Vec<&mut [f32]>)| {
+        let first = task * outputs;
+        work(first..n_out.min(first + outputs), rows)
+    };
+    if alone {
+        return tasks.iter_mut().enumerate().try_for_each(run);
+    }
+    tasks.par_iter_mut().enumerate().try_for_each(|task| {
+        fpenv::check()?;
+        run(task)
+    })
+}
+
 fn columns(
     n_out: usize,
     n: usize,

@@ -9,6 +9,11 @@
 //! `q = round_half_even(x / d)`, a true division, clamped to the range. A block whose `max|x|` is
 //! below 2^-100 is all zeros with `d = 0`. Values that are no numbers are an error.
 
+mod integers;
+
+pub(crate) use integers::BLOCK_ROWS;
+pub use integers::{Block, Integers, Planes};
+
 use crate::Error;
 use crate::rows::{Rotated, Rows};
 use formats::GROUP;
@@ -72,34 +77,15 @@ pub struct Activations {
     values: Values,
 }
 
-/// The values of [`Activations`], row-major.
 #[derive(Debug, Clone, PartialEq)]
 enum Values {
-    Integers {
-        /// `[n, width]`; of `a8` too, which fits.
-        q: Vec<i16>,
-        /// `[n, width / 128]`.
-        d: Vec<f32>,
-    },
+    Integers(Integers),
+    /// `[n, width]`.
     Floats(Vec<f32>),
 }
 
-/// One row of [`Activations`].
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Row<'a> {
-    /// `q`: `[width]`, `d`: `[width / 128]`.
-    Integers {
-        /// The integers.
-        q: &'a [i16],
-        /// The scales of the blocks.
-        d: &'a [f32],
-    },
-    /// `[width]`.
-    Floats(&'a [f32]),
-}
-
 impl Activations {
-    /// Makes integers of `x` as `act` says.
+    /// Makes integers of `x` as `act` says, on the threads of the current rayon pool.
     ///
     /// # Errors
     /// [`Error::NonFinite`] at the first value that is infinite or NaN.
@@ -109,32 +95,13 @@ impl Activations {
     pub fn new(x: &Rows<Rotated>, act: ActQuant) -> Result<Self, Error> {
         let (n, width) = (x.n(), x.width());
         assert!(width.is_multiple_of(GROUP), "whole blocks");
-        if let Some(at) = x.data().iter().position(|x| !x.is_finite()) {
+        if let Some(at) = first_non_finite(x.data()) {
             return Err(Error::NonFinite { what: "activation", row: at / width, at: at % width });
         }
         let values = match act {
             ActQuant::F32 => Values::Floats(x.data().to_vec()),
-            ActQuant::A8 | ActQuant::A16 => {
-                let (scale, limit): (fn(f32) -> f32, f32) = match act {
-                    ActQuant::A8 => (|max| max / 127.0, 127.0),
-                    _ => (power_of_two_scale, 32767.0),
-                };
-                let mut q = Vec::with_capacity(n * width);
-                let mut d = Vec::with_capacity(n * width / GROUP);
-                for block in x.data().as_chunks::<GROUP>().0 {
-                    let max = block.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-                    if max < TINY {
-                        d.push(0.0);
-                        q.extend([0; GROUP]);
-                        continue;
-                    }
-                    let scale = scale(max);
-                    d.push(scale);
-                    let round = |x: &f32| (x / scale).round_ties_even().clamp(-limit, limit);
-                    q.extend(block.iter().map(|x| round(x) as i16));
-                }
-                Values::Integers { q, d }
-            }
+            ActQuant::A8 => Values::Integers(Integers::new(x, Planes::One)),
+            ActQuant::A16 => Values::Integers(Integers::new(x, Planes::Two)),
         };
         Ok(Self { act, n, width, values })
     }
@@ -157,33 +124,40 @@ impl Activations {
         self.width
     }
 
-    /// Row `i`.
+    /// The integers; nothing if the arithmetic has none.
+    #[must_use]
+    pub fn integers(&self) -> Option<&Integers> {
+        match &self.values {
+            Values::Integers(integers) => Some(integers),
+            Values::Floats(_) => None,
+        }
+    }
+
+    /// Row `i` where the arithmetic has no integers.
     ///
     /// # Panics
     /// If there is no such row.
     #[must_use]
-    pub fn row(&self, i: usize) -> Row<'_> {
-        let of = |width: usize| i * width..(i + 1) * width;
+    pub fn floats(&self, i: usize) -> Option<&[f32]> {
         match &self.values {
-            Values::Integers { q, d } => {
-                Row::Integers { q: &q[of(self.width)], d: &d[of(self.width / GROUP)] }
-            }
-            Values::Floats(x) => Row::Floats(&x[of(self.width)]),
+            Values::Integers(_) => None,
+            Values::Floats(x) => Some(&x[i * self.width..(i + 1) * self.width]),
         }
     }
 }
 
-/// 2^-100: blocks below are zero.
-const TINY: f32 = f32::from_bits((127 - 100) << 23);
-
-/// The power of two that puts `max` into `[2^14, 2^15)`; `max` is a normal number of at least 2^-100.
-fn power_of_two_scale(max: f32) -> f32 {
-    let exponent = max.to_bits() >> 23;
-    f32::from_bits((exponent - 14) << 23)
+fn first_non_finite(x: &[f32]) -> Option<usize> {
+    let largest = |x: &[f32]| x.iter().fold(0, |max, x| max.max(x.to_bits() & !SIGN));
+    // Whole chunks first: the search itself stops at every value.
+    let bad = x.chunks(4096).position(|x| largest(x) >= f32::INFINITY.to_bits())?;
+    x[bad * 4096..].iter().position(|x| !x.is_finite()).map(|at| bad * 4096 + at)
 }
+
+const SIGN: u32 = 1 << 31;
 
 #[cfg(test)]
 mod tests {
+    use super::integers::TINY;
     use super::*;
     use proptest::prelude::*;
 
@@ -194,10 +168,11 @@ mod tests {
     }
 
     fn integers(x: &Rows<Rotated>, act: ActQuant) -> (Vec<i16>, Vec<f32>) {
-        match Activations::new(x, act).unwrap().values {
-            Values::Integers { q, d } => (q, d),
-            Values::Floats(_) => unreachable!("an integer arithmetic"),
-        }
+        let x = Activations::new(x, act).unwrap();
+        let integers = x.integers().expect("an integer arithmetic");
+        let groups = (0..x.n()).flat_map(|i| (0..x.width() / GROUP).map(move |g| (i, g)));
+        let (q, d): (Vec<_>, Vec<_>) = groups.map(|(i, g)| integers.group(i, g)).unzip();
+        (q.concat(), d)
     }
 
     #[test]

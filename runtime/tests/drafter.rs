@@ -24,11 +24,11 @@ use support::{Shape, Storage, noise};
 
 fn target(shape: &Shape) -> Target {
     let source = noise(shape, Storage::Pq2_0, 7).source();
-    Target::load(source, ActQuant::F32, Isa::detect(), &Cpu).unwrap()
+    Target::load(source, ActQuant::F32, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 fn open(path: &Path, target: &Target, act: ActQuant) -> Result<Drafter, Error> {
-    Drafter::open(path, None, target, act, Isa::detect(), &Cpu)
+    Drafter::open(path, None, target, act, Isa::detect(), &Cpu::default())
 }
 
 fn written(shape: &Shape, config: &Value, kind: Kind, target: &Target, act: ActQuant) -> Drafter {

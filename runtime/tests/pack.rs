@@ -49,7 +49,7 @@ fn open(pack: &Pack, act: ActQuant) -> Result<Target, Error> {
     let dir = tempfile::tempdir().unwrap();
     pack.write(dir.path());
     // The mapping outlives the names of the files.
-    Target::open(dir.path(), act, Isa::detect(), &Cpu)
+    Target::open(dir.path(), act, Isa::detect(), &Cpu::default())
 }
 
 type Bits = Vec<u32>;
@@ -85,7 +85,8 @@ fn a_pack_gives_the_bits_of_the_gguf() {
     ] {
         let (builder, pack) = both(&shape);
         for act in acts {
-            let gguf = Target::load(builder.source(), *act, Isa::detect(), &Cpu).unwrap();
+            let gguf =
+                Target::load(builder.source(), *act, Isa::detect(), &Cpu::default()).unwrap();
             let packed = open(&pack, *act).unwrap();
             assert_eq!(packed.config().gdn.order, HeadOrder::Grouped);
             let mut config = packed.config().clone();
@@ -181,7 +182,8 @@ fn refusals_are_one_line_with_file_and_tensor_or_key() {
         assert!(!message.contains('\n'), "{message}");
     }
     let empty = tempfile::tempdir().unwrap();
-    let error = Target::open(empty.path(), ActQuant::A8, Isa::detect(), &Cpu).unwrap_err();
+    let error =
+        Target::open(empty.path(), ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap_err();
     assert!(error.to_string().contains("config.json"), "{error}");
 }
 

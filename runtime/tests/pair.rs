@@ -58,12 +58,12 @@ static GOLDEN: LazyLock<Golden> = LazyLock::new(|| {
 });
 
 fn target(act: ActQuant) -> Target {
-    Target::open(&folder().join("target.gguf"), act, Isa::detect(), &Cpu).unwrap()
+    Target::open(&folder().join("target.gguf"), act, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 fn drafter(target: &Target, act: ActQuant) -> Drafter {
     let path = folder().join("drafter/model.safetensors");
-    Drafter::open(&path, None, target, act, Isa::detect(), &Cpu).unwrap()
+    Drafter::open(&path, None, target, act, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 static ORACLE: LazyLock<Target> = LazyLock::new(|| target(ActQuant::F32));

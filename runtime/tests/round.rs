@@ -32,13 +32,13 @@ static MINI: LazyLock<Target> = LazyLock::new(|| target(&Shape::mini(), ActQuant
 
 fn target(shape: &Shape, act: ActQuant) -> Target {
     let source = noise(shape, Storage::Pq2_0, 7).source();
-    Target::load(source, act, Isa::detect(), &Cpu).unwrap()
+    Target::load(source, act, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 fn drafter(shape: &Shape, target: &Target) -> Drafter {
     let dir = tempfile::tempdir().unwrap();
     let path = write(dir.path(), &config(shape), Kind::Gguf(GgmlType::PQ2_0), shape.block, 3);
-    Drafter::open(&path, None, target, ActQuant::A8, Isa::detect(), &Cpu).unwrap()
+    Drafter::open(&path, None, target, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 fn session(target: &Target) -> Session {

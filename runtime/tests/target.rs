@@ -18,7 +18,7 @@ use runtime::target::{LayerKind, LogitRows, State, Target};
 use support::{Builder, Shape, Storage, noise};
 
 fn load(source: Source, act: ActQuant) -> Target {
-    Target::load(source, act, Isa::detect(), &Cpu).unwrap()
+    Target::load(source, act, Isa::detect(), &Cpu::default()).unwrap()
 }
 
 fn target(shape: &Shape, storage: Storage, act: ActQuant) -> Target {
@@ -171,15 +171,16 @@ fn refusals_name_key_or_tensor() {
             Some(value) => builder.set(&key, value),
             None => builder.remove(&key),
         }
-        let result = Target::load(builder.source(), ActQuant::A8, Isa::scalar(), &Cpu);
+        let result = Target::load(builder.source(), ActQuant::A8, Isa::scalar(), &Cpu::default());
         let message = result.unwrap_err().to_string();
         assert!(message.contains(part) && message.contains("noise.gguf"), "{key}: {message}");
     }
 
     let mut bare = noise(&Shape::mini(), Storage::Pq2_0, 1);
     bare.keys.retain(|(key, _)| !key.starts_with("prism."));
-    let message =
-        Target::load(bare.source(), ActQuant::A8, Isa::scalar(), &Cpu).unwrap_err().to_string();
+    let message = Target::load(bare.source(), ActQuant::A8, Isa::scalar(), &Cpu::default())
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("the rotation of the ternary tensor"), "{message}");
 
     let mut missing = noise(&Shape::mini(), Storage::Plain(GgmlType::F32), 1);
@@ -187,7 +188,7 @@ fn refusals_name_key_or_tensor() {
     let mut turned = noise(&Shape::mini(), Storage::Plain(GgmlType::F32), 1);
     turned.tensor("blk.0.ffn_up.weight").0.dims.reverse();
     for (builder, name) in [(missing, "blk.1.attn_k.weight"), (turned, "blk.0.ffn_up.weight")] {
-        let result = Target::load(builder.source(), ActQuant::A8, Isa::scalar(), &Cpu);
+        let result = Target::load(builder.source(), ActQuant::A8, Isa::scalar(), &Cpu::default());
         let message = result.unwrap_err().to_string();
         assert!(message.contains(name), "{message}");
     }
@@ -204,7 +205,7 @@ fn a_mapped_file_and_one_in_memory_agree() {
         target.advance(&mut state, &[5, 6, 7], &[], LogitRows::None).unwrap();
         state.digest(None)
     };
-    let mapped = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu).unwrap();
+    let mapped = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
     let read = load(Source::open(&path).unwrap(), ActQuant::A8);
     assert_eq!(run(&mapped), run(&load(source, ActQuant::A8)));
     assert_eq!(run(&mapped), run(&read));

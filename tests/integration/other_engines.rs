@@ -22,7 +22,7 @@ fn blocks_of_1024_give_the_tokens_of_other_engines() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("wide.gguf");
     write(&path, Shape::Small, 1, false).unwrap();
-    let target = Target::open(&path, ActQuant::F32, Isa::detect(), &Cpu).unwrap();
+    let target = Target::open(&path, ActQuant::F32, Isa::detect(), &Cpu::default()).unwrap();
     let state = State::new(target.config(), KvType::F32);
     let mut session = Session { state, pending: None };
     let expected = ids("greedy");

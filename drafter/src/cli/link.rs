@@ -8,7 +8,7 @@ use command_line::exit::{Outcome, Usage, reading};
 use command_line::{Streams, signals};
 use formats::dflash2::drafter as file;
 use formats::{Source, gguf, shown_path};
-use runtime::backend::Cpu;
+use runtime::backend::{Cpu, Dot};
 use runtime::drafter::Drafter;
 use runtime::quant::ActQuant;
 use runtime::target::Target;
@@ -295,7 +295,8 @@ fn advised(error: anyhow::Error, hint: &str) -> anyhow::Error {
 /// Reads what both files say of themselves, and refuses a pair that does not fit.
 fn fits(opened: &file::Drafter, path: &Path, workers: &Workers) -> anyhow::Result<Facts> {
     let (isa, act) = (workers.isa(), ActQuant::A8);
-    let target = Target::open(path, act, isa, &Cpu).map_err(|e| reading(path, e))?;
+    let backend = Cpu::new(Dot::detect(isa));
+    let target = Target::open(path, act, isa, &backend).map_err(|e| reading(path, e))?;
     let refused = |reason: String| {
         Refused(format!(
             "`{}` does not fit `{}`: {reason}",
@@ -303,7 +304,7 @@ fn fits(opened: &file::Drafter, path: &Path, workers: &Workers) -> anyhow::Resul
             shown_path(path)
         ))
     };
-    match Drafter::load(opened, &target, act, isa, &Cpu) {
+    match Drafter::load(opened, &target, act, isa, &backend) {
         Err(runtime::Error::Mismatch { what, drafter, target }) => {
             let numbers = format!("{what}: {drafter} in the drafter, {target} in the target");
             return Err(refused(numbers).into());

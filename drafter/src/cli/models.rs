@@ -6,7 +6,7 @@ use std::time::Instant;
 use command_line::args::Workers;
 use command_line::exit::reading;
 use formats::shown_path;
-use runtime::backend::Cpu;
+use runtime::backend::{Cpu, Dot};
 use runtime::drafter::Drafter;
 use runtime::quant::ActQuant;
 use runtime::target::Target;
@@ -32,13 +32,14 @@ impl Models {
     ) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let isa = workers.isa();
-        let target = Target::open(&pair.target, act, isa, &Cpu)
+        let backend = Cpu::new(Dot::detect(isa));
+        let target = Target::open(&pair.target, act, isa, &backend)
             .map_err(|e| advised(reading(&pair.target, e), target_advice(&pair.target)))?;
         let drafter = match pair.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
                 let config = pair.drafter_config.as_deref();
-                let drafter = Drafter::open(path, config, &target, act, isa, &Cpu);
+                let drafter = Drafter::open(path, config, &target, act, isa, &backend);
                 Some(drafter.map_err(|e| advised(reading(path, e), drafter_advice(path)))?)
             }
         };

@@ -1,206 +1,172 @@
-//! The reference backend: plain code that reads the file's own blocks.
+//! The CPU backend: packed matrices, one kernel per instruction set.
 //!
-//! Rows of the matrix are decoded one after the other into one byte per weight, and each is
-//! multiplied with all rows of activations, by the threads of the current rayon pool. Faster kernels are right if and only if they give the
-//! bits of this one.
+//! [`layout`] has the order of the packed bytes, [`dot`] the choice of an instruction, [`avx512`],
+//! [`wide`] and [`portable`] the kernels. A kernel multiplies a tile of 16 outputs with a block of up
+//! to 8 rows; tiles are spread over the threads of the current rayon pool. The bits are those of
+//! [`Reference`](super::Reference).
+
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "vectors are loaded and stored through pointers")]
+mod avx512;
+mod dot;
+mod layout;
+mod memory;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "an instruction")]
+mod prefetch;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "vectors are loaded and stored through pointers")]
+mod wide;
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use hadamard::Isa;
+use rayon::prelude::*;
+
+pub use dot::Dot;
 
 use super::{Backend, Prepared};
 use crate::Error;
-use crate::parallel::by_output;
-use crate::quant::{Activations, Row};
+use crate::parallel;
+use crate::quant::{Activations, BLOCK_ROWS, Block, Integers};
 use crate::weights::TernaryMatrix;
-use formats::{GROUP, TernaryRows};
+use dot::Kind;
+use layout::{BAND, Lanes, TILE, Tile};
+use memory::Memory;
 
-/// The plain CPU backend.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Cpu;
+/// Bytes of packed weights that a task takes at most: they stay in a core's cache while blocks of rows
+/// pass over them.
+const TASK_BYTES: usize = 256 << 10;
 
-impl Backend for Cpu {
-    fn prepare(&self, matrix: TernaryMatrix) -> Result<Box<dyn Prepared>, Error> {
-        Ok(Box::new(matrix))
+/// The CPU backend.
+///
+/// Matrices are packed when they are first multiplied, into memory; their files stay mapped for
+/// [`ActQuant::F32`](crate::quant::ActQuant::F32), which the reference multiplies.
+#[derive(Debug, Clone, Copy)]
+pub struct Cpu {
+    dot: Dot,
+}
+
+impl Cpu {
+    /// A backend that multiplies with `dot`.
+    #[must_use]
+    pub fn new(dot: Dot) -> Self {
+        Self { dot }
     }
 }
 
-impl Prepared for TernaryMatrix {
+impl Default for Cpu {
+    /// With the best instruction of this CPU.
+    fn default() -> Self {
+        Self::new(Dot::detect(Isa::detect()))
+    }
+}
+
+impl Backend for Cpu {
+    fn prepare(&self, matrix: TernaryMatrix) -> Result<Box<dyn Prepared>, Error> {
+        Ok(Box::new(Packed { matrix, dot: self.dot, bytes: OnceLock::new() }))
+    }
+}
+
+/// A matrix, and its packed bytes from its first product on.
+#[derive(Debug)]
+struct Packed {
+    matrix: TernaryMatrix,
+    dot: Dot,
+    bytes: OnceLock<Memory>,
+}
+
+impl Packed {
+    fn bytes(&self) -> Result<&[u8], Error> {
+        if let Some(bytes) = self.bytes.get() {
+            return Ok(bytes);
+        }
+        let packed = pack(&self.matrix)?;
+        Ok(self.bytes.get_or_init(|| packed))
+    }
+}
+
+/// Packs a matrix into memory.
+fn pack(matrix: &TernaryMatrix) -> Result<Memory, Error> {
+    let (n, width) = (matrix.out_features(), matrix.in_features());
+    let mut bytes = Memory::zeroed(layout::packed_bytes(n, width))
+        .map_err(|source| Error::Memory { bytes: layout::packed_bytes(n, width), source })?;
+    let bands = bytes.par_chunks_mut(layout::packed_bytes(BAND, width)).enumerate();
+    bands.try_for_each(|(band, bytes)| {
+        let first = band * BAND;
+        layout::pack(matrix, first..n.min(first + BAND), bytes)
+    })?;
+    Ok(bytes)
+}
+
+impl Prepared for Packed {
     fn matmul(&self, x: &Activations, out: &mut [f32]) -> Result<(), Error> {
-        let (width, n) = (x.width(), x.n());
-        assert_eq!((width, out.len()), (self.in_features(), n * self.out_features()));
-        by_output(self.out_features(), width, out, |range, out| {
-            let mut weights = Weights { t: vec![0; width], s: vec![0.0; width / GROUP] };
-            let first = range.start;
-            self.for_each_row(range, |o, rows, r| {
-                weights.take(rows, r);
-                for (i, out) in out[(o - first) * n..][..n].iter_mut().enumerate() {
-                    *out = match x.row(i) {
-                        Row::Integers { q, d } => weights.dot_integers(q, d),
-                        Row::Floats(x) => weights.dot_floats(x),
-                    };
-                }
-            })
+        let (width, n_out) = (self.matrix.in_features(), self.matrix.out_features());
+        assert_eq!((x.width(), out.len()), (width, x.n() * n_out));
+        let Some(integers) = x.integers() else {
+            return self.matrix.matmul(x, out);
+        };
+        let tiles = Tiles { bytes: self.bytes()?, tile_bytes: layout::tile_bytes(width) };
+        let task = (TASK_BYTES / tiles.tile_bytes).max(1);
+        let tasks = n_out.div_ceil(TILE).div_ceil(8 * rayon::current_num_threads());
+        let outputs = TILE * task.min(tasks).max(1);
+        parallel::by_rows(n_out, width, outputs, out, |range, out| {
+            tiles.multiply(self.dot, range, integers, out);
+            Ok(())
         })
     }
 }
 
-/// One row of weights, a byte each.
-struct Weights {
-    /// `[in_features]`, -1 to 2.
-    t: Vec<i16>,
-    /// `[in_features / 128]`.
-    s: Vec<f32>,
+/// The tiles of a matrix.
+#[derive(Debug, Clone, Copy)]
+struct Tiles<'a> {
+    bytes: &'a [u8],
+    tile_bytes: usize,
 }
 
-impl Weights {
-    fn take(&mut self, rows: &TernaryRows, r: usize) {
-        for (t, byte) in self.t.as_chunks_mut::<4>().0.iter_mut().zip(rows.row_codes(r)) {
-            *t = [0, 2, 4, 6].map(|shift| i16::from((byte >> shift) & 3) - 1);
-        }
-        for (s, scale) in self.s.iter_mut().zip(rows.row_scales(r)) {
-            *s = scale.to_f32();
-        }
-    }
-
-    fn dot_integers(&self, q: &[i16], d: &[f32]) -> f32 {
-        let mut acc = 0.0f32;
-        let groups = self.t.as_chunks::<GROUP>().0.iter().zip(q.as_chunks::<GROUP>().0);
-        for ((t, q), (s, d)) in groups.zip(self.s.iter().zip(d)) {
-            // At most 128 · 2 · 32767: exact.
-            let isum: i32 = t.iter().zip(q).map(|(t, q)| i32::from(*t) * i32::from(*q)).sum();
-            acc += isum as f32 * (s * d);
-        }
-        acc
-    }
-
-    fn dot_floats(&self, x: &[f32]) -> f32 {
-        let mut acc = 0.0f64;
-        let groups = self.t.as_chunks::<GROUP>().0.iter().zip(x.as_chunks::<GROUP>().0);
-        for ((t, x), s) in groups.zip(&self.s) {
-            for (t, x) in t.iter().zip(x) {
-                acc += f64::from(*s) * f64::from(*t) * f64::from(*x);
-            }
-        }
-        acc as f32
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::quant::ActQuant;
-    use crate::rows::{Rotated, Rows};
-    use crate::weights::TernaryEncoding;
-    use formats::{Source, pq2_0, ptq1_0};
-    use half::f16;
-    use proptest::prelude::*;
-
-    fn stored(rows: &TernaryRows, encoding: TernaryEncoding) -> TernaryMatrix {
-        let (n, cols) = (rows.rows(), rows.cols());
-        let bytes = match encoding {
-            TernaryEncoding::Pq2_0 => {
-                let mut bytes = vec![0; n * pq2_0::row_bytes(cols)];
-                pq2_0::encode(rows, &mut bytes);
-                bytes
-            }
-            _ => {
-                let mut bytes = vec![0; n * ptq1_0::row_bytes(cols)];
-                ptq1_0::encode(rows, &mut bytes).unwrap();
-                bytes
-            }
-        };
-        let source = Source::from_bytes("w", bytes);
-        TernaryMatrix::new(source.view(0, source.len()).unwrap(), encoding, n, cols, "w", "w")
-    }
-
-    fn product(matrix: &TernaryMatrix, x: &Rows<Rotated>, act: ActQuant) -> Vec<f32> {
-        let x = Activations::new(x, act).unwrap();
-        let mut out = vec![f32::NAN; x.n() * matrix.out_features()];
-        Cpu.prepare(matrix.clone()).unwrap().matmul(&x, &mut out).unwrap();
-        out
-    }
-
-    /// `n_out` rows of `groups` groups with these codes and scales, cycled.
-    fn matrix(n_out: usize, groups: usize, codes: &[u8], scales: &[u16]) -> TernaryRows {
-        let mut rows = TernaryRows::zeroed(n_out, groups * GROUP);
-        for r in 0..n_out {
-            for k in 0..groups * GROUP {
-                rows.set_code(r, k, codes[(r * 31 + k * 7) % codes.len()]);
-            }
-            for g in 0..groups {
-                let scale = f16::from_bits(scales[(r + g) % scales.len()]);
-                rows.set_scale(r, g, scale);
-            }
-        }
-        rows
-    }
-
-    #[test]
-    fn a_product_by_hand() {
-        let mut rows = TernaryRows::zeroed(2, GROUP);
-        rows.set_scale(0, 0, f16::from_f32(0.5));
-        rows.set_code(0, 0, 2);
-        rows.set_code(0, 1, 0);
-        rows.set_code(0, 2, 3);
-        let mut x = vec![0.0; GROUP];
-        x[..4].copy_from_slice(&[127.0, 1.0, 3.0, 5.0]);
-        let x = Rows::from_data(GROUP, x);
-        let matrix = stored(&rows, TernaryEncoding::Pq2_0);
-        // 0.5 (127 - 1 + 2 · 3); codes of value 0 and scales of 0 add nothing.
-        for act in ActQuant::ALL {
-            assert_eq!(product(&matrix, &x, act), [66.0, 0.0], "{act}");
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-
-        #[test]
-        fn many_rows_are_single_rows(
-            n in 1usize..10,
-            groups in 1usize..4,
-            n_out in 1usize..6,
-            codes in prop::collection::vec(0u8..4, 1..300),
-            scales in prop::collection::vec(0u16..0x7C00, 1..20),
-            x in prop::collection::vec(-8f32..8.0, 10 * 3 * GROUP),
-        ) {
-            let width = groups * GROUP;
-            let x = Rows::from_data(width, x[..n * width].to_vec());
-            let matrix = stored(&matrix(n_out, groups, &codes, &scales), TernaryEncoding::Pq2_0);
-            for act in ActQuant::ALL {
-                let together = product(&matrix, &x, act);
-                for i in 0..n {
-                    let alone = product(&matrix, &x.slice(i..i + 1), act);
-                    let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                    prop_assert_eq!(bits(&together[i * n_out..(i + 1) * n_out]), bits(&alone));
+impl Tiles<'_> {
+    /// The products of outputs `range`, which begins with a tile, with all rows; `out`: where the
+    /// outputs of each row go.
+    fn multiply(self, dot: Dot, range: Range<usize>, x: &Integers, out: &mut [&mut [f32]]) {
+        let first = range.start / TILE;
+        for (rows, block) in x.blocks() {
+            for (n, outputs) in range.clone().step_by(TILE).enumerate() {
+                let bytes = &self.bytes[(first + n) * self.tile_bytes..][..self.tile_bytes];
+                let mut lanes = [[0.0; TILE]; BLOCK_ROWS];
+                let lanes = &mut lanes[..block.rows];
+                multiply(dot, Tile::new(bytes), block, lanes);
+                let len = TILE.min(range.end - outputs);
+                for (out, lanes) in out[rows.clone()].iter_mut().zip(lanes) {
+                    out[n * TILE..][..len].copy_from_slice(&lanes[..len]);
                 }
             }
         }
+    }
+}
 
-        #[test]
-        fn encodings_agree_and_errors_are_small(
-            codes in prop::collection::vec(0u8..3, 1..300),
-            scales in prop::collection::vec(0x2000u16..0x3C00, 1..20),
-            x in prop::collection::vec(-8f32..8.0, 2 * GROUP),
-        ) {
-            let rows = matrix(3, 2, &codes, &scales);
-            let x = Rows::from_data(2 * GROUP, x);
-            let pq2 = stored(&rows, TernaryEncoding::Pq2_0);
-            let ptq1 = stored(&rows, TernaryEncoding::Ptq1_0);
-            let exact = product(&pq2, &x, ActQuant::F32);
-            for (act, step) in [(ActQuant::A8, 1.0 / 127.0), (ActQuant::A16, 1.0 / 16384.0)] {
-                let found = product(&pq2, &x, act);
-                prop_assert_eq!(&found, &product(&ptq1, &x, act));
-                for (r, (found, exact)) in found.iter().zip(&exact).enumerate() {
-                    // Half a step per input, of the largest input of its block.
-                    let mut bound = 0.0;
-                    for g in 0..2 {
-                        let block = &x.data()[g * GROUP..(g + 1) * GROUP];
-                        let max = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-                        let nonzero = (0..GROUP).filter(|k| rows.code(r, g * GROUP + k) != 1).count();
-                        let scale = rows.row_scales(r)[g].to_f32();
-                        bound += 0.51 * step * max * scale * nonzero as f32;
-                    }
-                    prop_assert!((found - exact).abs() <= bound + 1e-4, "{found} {exact} {bound}");
-                }
-            }
-        }
+/// Multiplies a tile with the rows of `block`.
+#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "the calls into the SIMD kernels"))]
+fn multiply(dot: Dot, tile: Tile<'_>, block: Block<'_>, out: &mut [Lanes]) {
+    match dot.0 {
+        Kind::Portable => portable::multiply(tile, block, out),
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a `Dot` exists only if the CPU has its features, and those are the ones that the
+        // kernel enables (see the test in `dot`).
+        Kind::Maddubs => unsafe { wide::maddubs::multiply(tile, block, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Kind::AvxVnni => unsafe { wide::avx_vnni::multiply(tile, block, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Kind::Avx512Vl => unsafe { wide::avx512_vl::multiply(tile, block, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Kind::Avx512 => unsafe { avx512::multiply(tile, block, out) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => unreachable!("no such instruction is detected here"),
     }
 }
