@@ -12,6 +12,7 @@
 mod cpu;
 mod reference;
 
+pub(crate) use cpu::Memory;
 pub use cpu::{Cpu, Dot};
 pub use reference::Reference;
 

@@ -22,6 +22,7 @@ pub mod fpenv;
 pub mod gdn;
 pub mod kv;
 pub mod linear;
+pub mod machine;
 pub mod math;
 pub mod norm;
 mod parallel;

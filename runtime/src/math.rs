@@ -34,7 +34,8 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 sources(&path, out);
-            } else if path.extension().is_some_and(|ext| ext == "rs") {
+            } else if path.extension().is_some_and(|ext| ext == "rs") && !path.ends_with("tests.rs")
+            {
                 out.push(path);
             }
         }

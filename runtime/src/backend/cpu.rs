@@ -28,6 +28,7 @@ use hadamard::Isa;
 use rayon::prelude::*;
 
 pub use dot::Dot;
+pub(crate) use memory::Memory;
 
 use super::{Backend, Prepared};
 use crate::Error;
@@ -36,7 +37,6 @@ use crate::quant::{Activations, BLOCK_ROWS, Block, Integers};
 use crate::weights::TernaryMatrix;
 use dot::Kind;
 use layout::{BAND, Lanes, TILE, Tile};
-use memory::Memory;
 
 /// Bytes of packed weights that a task takes at most: they stay in a core's cache while blocks of rows
 /// pass over them.

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 use rayon::ThreadPoolBuilder;
 
 use super::*;
-use crate::backend::Reference;
 use crate::quant::ActQuant;
 use crate::rows::{Rotated, Rows};
 use crate::weights::TernaryEncoding;
