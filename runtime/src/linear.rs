@@ -6,6 +6,8 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use hadamard::Isa;
+
 use crate::Error;
 use crate::backend::{Backend, Prepared};
 use crate::quant::{ActQuant, Activations};
@@ -70,13 +72,15 @@ impl Linear {
     }
 }
 
-/// How a model makes rotated rows and integers.
+/// How a model computes.
 #[derive(Debug, Clone)]
 pub struct Arithmetic {
     /// The integers.
     pub act: ActQuant,
     /// The rotation; none for models that have no rotated matrix.
     pub rotation: Option<Arc<Rotation>>,
+    /// The instructions of what lies between the ternary matrices. They change no bit.
+    pub isa: Isa,
 }
 
 /// Rows that several matrices are multiplied with.
@@ -120,7 +124,6 @@ mod tests {
     use crate::backend::Cpu;
     use crate::weights::{FloatEncoding, TernaryEncoding};
     use formats::{Source, TernaryRows, pq2_0};
-    use hadamard::Isa;
     use half::f16;
     use proptest::prelude::*;
 
@@ -163,7 +166,11 @@ mod tests {
             let view = Source::from_bytes("w", bytes.clone()).view(0, bytes.len() as u64).unwrap();
             let matrix = TernaryMatrix::new(view, TernaryEncoding::Pq2_0, 2, 256, "w", "w");
             let arithmetic =
-                Arithmetic { act: ActQuant::F32, rotation: Some(Arc::new(rotation)) };
+                Arithmetic {
+                act: ActQuant::F32,
+                rotation: Some(Arc::new(rotation)),
+                isa: Isa::detect(),
+            };
             let x = Rows::from_vec(256, x);
             let input = Input::new(&x, &arithmetic);
             for linear in [
@@ -182,7 +189,7 @@ mod tests {
     #[test]
     fn a_rotated_matrix_needs_a_rotation() {
         let linear = Linear::float(floats(&[0.0; 4], 2, 2), true);
-        let arithmetic = Arithmetic { act: ActQuant::A8, rotation: None };
+        let arithmetic = Arithmetic { act: ActQuant::A8, rotation: None, isa: Isa::detect() };
         let x = Rows::zeroed(1, 2);
         let error = linear.apply(&Input::new(&x, &arithmetic)).unwrap_err();
         assert!(matches!(error, Error::NoSigns { width: 2 }));

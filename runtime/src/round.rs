@@ -296,7 +296,7 @@ impl Run<'_, '_> {
             }
         }
         // The last token that was delivered stays pending; its predecessors are taken in.
-        session.state.commit(&verified, n);
+        session.state.commit(&verified, n)?;
         session.pending = Some(next);
         self.extend(pass.taps.map(|taps| taps.slice(0..n)))?;
         self.observer.committed(&session.state, next);

@@ -28,8 +28,8 @@ impl Drafter {
     pub fn extend(&self, context: &mut Context, taps: &Rows<Primal>) -> Result<(), Error> {
         fpenv::check()?;
         assert_eq!(taps.width(), self.config.fc_in());
-        let mut h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
-        self.hidden_norm.apply_each(h.data_mut());
+        let h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
+        let h = self.hidden_norm.rows(self.arithmetic.isa, &h)?;
         let h = Input::new(&h, &self.arithmetic);
         let start = context.len;
         let angles: Vec<Angles> = (start..start + taps.n()).map(|p| self.rope.at(p)).collect();
@@ -115,8 +115,7 @@ impl Drafter {
             cache.truncate(start);
             result?;
         }
-        self.final_norm.apply_each(x.data_mut());
-        Ok(x)
+        self.final_norm.rows(self.arithmetic.isa, &x)
     }
 
     fn layer(
@@ -128,19 +127,17 @@ impl Drafter {
         cache: &mut KvCache,
     ) -> Result<(), Error> {
         let arithmetic = &self.arithmetic;
-        let mut a = x.clone();
-        layer.input_norm.apply_each(a.data_mut());
+        let a = layer.input_norm.rows(arithmetic.isa, x)?;
         let delta = layer.attention_delta.apply(&Input::new(&a, arithmetic))?;
         let a = layer.attention_conv.apply(&a, &delta, Side::Input);
         let o = self.attention(layer, &a, start, angles, cache)?;
         x.add(&layer.attention_conv.apply(&o, &delta, Side::Output));
 
-        let mut m = x.clone();
-        layer.post_attention_norm.apply_each(m.data_mut());
+        let m = layer.post_attention_norm.rows(arithmetic.isa, x)?;
         let delta = layer.mlp_delta.apply(&Input::new(&m, arithmetic))?;
         let m = layer.mlp_conv.apply(&m, &delta, Side::Input);
         let m = Input::new(&m, arithmetic);
-        let product = swiglu(layer.gate.apply(&m)?, &layer.up.apply(&m)?);
+        let product = swiglu(arithmetic.isa, layer.gate.apply(&m)?, &layer.up.apply(&m)?)?;
         let f = layer.down.apply(&Input::new(&product, arithmetic))?;
         x.add(&layer.mlp_conv.apply(&f, &delta, Side::Output));
         Ok(())
@@ -154,7 +151,7 @@ impl Drafter {
         angles: &[Angles],
     ) -> Result<(Rows<Primal>, Rows<Primal>), Error> {
         let (mut k, v) = (layer.k.apply(h)?, layer.v.apply(h)?);
-        layer.k_norm.apply_each(k.data_mut());
+        layer.k_norm.apply_each(self.arithmetic.isa, k.data_mut());
         for (k, angles) in k.iter_mut().zip(angles) {
             angles.turn_each(k, self.config.head_dim);
         }
@@ -173,7 +170,7 @@ impl Drafter {
         let (n, dim) = (a.n(), c.head_dim);
         let a = Input::new(a, &self.arithmetic);
         let mut q = layer.q.apply(&a)?;
-        layer.q_norm.apply_each(q.data_mut());
+        layer.q_norm.apply_each(self.arithmetic.isa, q.data_mut());
         let (k, v) = self.keys_and_values(layer, &a, angles)?;
         k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
         let scale = (1.0 / (dim as f64).sqrt()) as f32;

@@ -99,7 +99,7 @@ impl Drafter {
                 top_k: config.selector_top_k,
             },
             rope: Rope::new(config.rope_theta, config.head_dim),
-            arithmetic: Arithmetic { act, rotation },
+            arithmetic: Arithmetic { act, rotation, isa },
             config: config.clone(),
         })
     }
