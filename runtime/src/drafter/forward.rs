@@ -6,7 +6,7 @@ use super::block_conv::Side;
 use super::context::Context;
 use super::load::{Drafter, Layer};
 use super::selector::likeliest;
-use crate::attention::attend;
+use crate::attention::attend_rows;
 use crate::kv::KvCache;
 use crate::linear::Input;
 use crate::math::tanh;
@@ -175,15 +175,10 @@ impl Drafter {
         k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
         let scale = (1.0 / (dim as f64).sqrt()) as f32;
         let mut out = Rows::zeroed(n, c.q_width());
-        for (i, ((q, out), angles)) in q.iter_mut().zip(out.iter_mut()).zip(angles).enumerate() {
-            angles.turn_each(q, dim);
-            let visible = visible(layer.window, layer.causal, start + i, start + n);
-            let heads = q.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
-            for (head, (q, out)) in heads.enumerate() {
-                let kv_head = head / (c.num_attention_heads / c.num_key_value_heads);
-                attend(q, cache, kv_head * dim, visible.clone(), scale, out);
-            }
-        }
+        q.iter_mut().zip(angles).for_each(|(q, angles)| angles.turn_each(q, dim));
+        let see = |i| visible(layer.window, layer.causal, start + i, start + n);
+        let visible: Vec<_> = (0..n).map(see).collect();
+        attend_rows(self.arithmetic.isa, q.data(), cache, &visible, scale, out.data_mut())?;
         layer.o.apply(&Input::new(&out, &self.arithmetic))
     }
 

@@ -4,7 +4,7 @@ use hadamard::Isa;
 
 use super::load::{Attention, Gdn, Mixer, Target};
 use super::state::{LayerState, State};
-use crate::attention::attend;
+use crate::attention::attend_rows;
 use crate::gdn::{Updates, shift};
 use crate::kv::KvCache;
 use crate::linear::Input;
@@ -12,7 +12,7 @@ use crate::math::{exp, sigmoid, softplus};
 use crate::rope::Angles;
 use crate::rows::{Primal, Rows};
 use crate::swiglu::swiglu;
-use crate::{Error, fpenv, spread};
+use crate::{Error, fpenv, simd, spread};
 
 /// Which rows the head is applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,28 +180,32 @@ impl Target {
         let c = &self.config;
         let dim = c.head_dim;
         let a = Input::new(a, &self.arithmetic);
-        let mut qg = mixer.q.apply(&a)?;
+        let qg = mixer.q.apply(&a)?;
         let (mut k, v) = (mixer.k.apply(&a)?, mixer.v.apply(&a)?);
-        mixer.k_norm.apply_each(self.arithmetic.isa, k.data_mut());
+        let isa = self.arithmetic.isa;
+        mixer.k_norm.apply_each(isa, k.data_mut());
         for ((k, v), angles) in k.iter_mut().zip(v.iter()).zip(angles) {
             angles.turn_each(k, dim);
             cache.append(k, v);
         }
         let scale = (1.0 / (dim as f64).sqrt()) as f32;
-        let mut out = Rows::zeroed(qg.n(), c.q_width());
-        for (i, ((qg, out), angles)) in qg.iter_mut().zip(out.iter_mut()).zip(angles).enumerate() {
-            let heads = qg.chunks_exact_mut(2 * dim).zip(out.chunks_exact_mut(dim));
-            for (head, (qg, out)) in heads.enumerate() {
-                let (q, gate) = qg.split_at_mut(dim);
-                mixer.q_norm.apply(q);
-                angles.turn(q);
-                let kv_head = head / (c.heads / c.kv_heads);
-                attend(q, cache, kv_head * dim, 0..start + i + 1, scale, out);
-                for (out, gate) in out.iter_mut().zip(&*gate) {
-                    *out *= sigmoid(*gate);
-                }
-            }
-        }
+        let (n, width) = (qg.n(), c.q_width());
+        let mut q = Rows::zeroed(n, width);
+        spread::parts(q.data_mut(), width, width / 2, |i, q| {
+            let heads = q.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+            heads.for_each(|(q, qg)| q.copy_from_slice(&qg[..dim]));
+            mixer.q_norm.apply_each(isa, q);
+            angles[i].turn_each(q, dim);
+            Ok(())
+        })?;
+        let visible: Vec<_> = (0..n).map(|i| 0..start + i + 1).collect();
+        let mut out = Rows::zeroed(n, width);
+        attend_rows(isa, q.data(), cache, &visible, scale, out.data_mut())?;
+        spread::parts(out.data_mut(), width, 2 * width, |i, out| {
+            let heads = out.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+            heads.for_each(|(out, qg)| simd::map(isa, gated, (out, &qg[dim..])));
+            Ok(())
+        })?;
         mixer.output.apply(&Input::new(&out, &self.arithmetic))
     }
 
@@ -231,5 +235,13 @@ impl Target {
         })?;
         let updates = Updates { heads, qkv, decay: decay.into_vec(), beta: beta.into_vec() };
         Ok((Tokens { u, updates }, z))
+    }
+}
+
+/// `out ⊙ sigmoid(gate)`.
+#[inline(always)]
+fn gated((out, gate): (&mut [f32], &[f32])) {
+    for (out, gate) in out.iter_mut().zip(gate) {
+        *out *= sigmoid(*gate);
     }
 }

@@ -37,7 +37,9 @@ impl State {
     #[must_use]
     pub fn new(config: &Config, kv: KvType) -> Self {
         let layer = |kind: &LayerKind| match kind {
-            LayerKind::Attention => LayerState::Attention(KvCache::new(config.kv_width(), kv)),
+            LayerKind::Attention => {
+                LayerState::Attention(KvCache::new(config.kv_heads, config.head_dim, kv))
+            }
             LayerKind::Gdn => LayerState::Gdn(GdnState {
                 history: vec![0.0; (config.gdn.conv_kernel - 1) * config.gdn.channels()],
                 delta: DeltaState::new(config.gdn.heads()),
