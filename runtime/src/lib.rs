@@ -25,6 +25,7 @@ pub mod linear;
 pub mod math;
 pub mod norm;
 mod parallel;
+pub mod profile;
 pub mod quant;
 pub mod rope;
 pub mod rotation;

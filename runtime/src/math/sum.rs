@@ -21,6 +21,12 @@ impl<T: AddAssign + Copy + Default> Sum16<T> {
         Self::default()
     }
 
+    /// The sum of terms that were added to these lanes.
+    #[inline(always)]
+    pub(crate) fn of_lanes(lanes: [T; LANES]) -> Self {
+        Self { lanes }
+    }
+
     /// Adds term `i`. Terms come in ascending order; gaps are allowed.
     #[inline]
     pub fn add(&mut self, i: usize, term: T) {

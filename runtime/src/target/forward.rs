@@ -7,8 +7,9 @@ use super::state::{LayerState, State};
 use crate::attention::attend_rows;
 use crate::gdn::{Updates, shift};
 use crate::kv::KvCache;
-use crate::linear::Input;
+use crate::linear::{Arithmetic, Input};
 use crate::math::{exp, sigmoid, softplus};
+use crate::profile::Stage;
 use crate::rope::Angles;
 use crate::rows::{Primal, Rows};
 use crate::swiglu::swiglu;
@@ -97,7 +98,7 @@ impl Target {
     /// # Errors
     /// As [`crate::linear::Linear::apply`].
     pub fn head(&self, hidden: &Rows<Primal>) -> Result<Rows<Primal>, Error> {
-        self.head.apply(&Input::new(hidden, &self.arithmetic))
+        self.head.apply_as(Stage::Head, &Input::new(hidden, &self.arithmetic))
     }
 
     fn pass(
@@ -109,13 +110,13 @@ impl Target {
         record: bool,
     ) -> Result<(Pass, Vec<Tokens>), Error> {
         fpenv::check()?;
-        let isa = self.arithmetic.isa;
+        let (isa, profile) = (self.arithmetic.isa, &self.arithmetic.profile);
         assert!(!ids.is_empty() && taps.iter().all(|tap| *tap < self.layers.len()));
         let (start, n, limit) = (state.len, ids.len(), self.config.context_length);
         if start.checked_add(n).is_none_or(|end| end > limit) {
             return Err(Error::ContextFull { needed: start.saturating_add(n), limit });
         }
-        let mut x = self.embedding.rows(ids)?;
+        let mut x = profile.stage(Stage::Embedding, || self.embedding.rows(ids))?;
         let layer_states = state.begin()?;
 
         let angles: Vec<Angles> = (start..start + n).map(|p| self.rope.at(p)).collect();
@@ -123,20 +124,23 @@ impl Target {
         let mut tapped = vec![0.0; n * width];
         let mut recorded = Vec::new();
         for (l, (layer, layer_state)) in self.layers.iter().zip(layer_states).enumerate() {
-            let a = layer.attn_norm.rows(isa, &x)?;
+            let a = profile.stage(Stage::Norm, || layer.attn_norm.rows(isa, &x))?;
             let mixed = match (&layer.mixer, layer_state) {
                 (Mixer::Attention(mixer), LayerState::Attention(cache)) => {
                     self.attention(mixer, &a, start, &angles, cache)?
                 }
                 (Mixer::Gdn(mixer), LayerState::Gdn(layer_state)) => {
                     let (tokens, z) = self.gdn_tokens(mixer, &a, &layer_state.history)?;
-                    let read = if record {
-                        layer_state.delta.outputs(isa, &tokens.updates)?
-                    } else {
-                        shift(&mut layer_state.history, tokens.u.data());
-                        layer_state.delta.advance(isa, &tokens.updates)?
-                    };
-                    let out = mixer.norm.apply(isa, &read, &z)?;
+                    let read = profile.stage(Stage::DeltaNet, || {
+                        if record {
+                            layer_state.delta.outputs(isa, &tokens.updates)
+                        } else {
+                            shift(&mut layer_state.history, tokens.u.data());
+                            layer_state.delta.advance(isa, &tokens.updates)
+                        }
+                    })?;
+                    let gate = || mixer.norm.apply(isa, &read, &z);
+                    let out = profile.stage(Stage::Gate, gate)?;
                     if record {
                         recorded.push(tokens);
                     }
@@ -144,11 +148,15 @@ impl Target {
                 }
                 _ => unreachable!("a state of this model"),
             };
-            x.add(&mixed);
-            let h = layer.post_attention_norm.rows(isa, &x)?;
+            let h = profile.stage(Stage::Norm, || {
+                x.add(&mixed);
+                layer.post_attention_norm.rows(isa, &x)
+            })?;
             let h = Input::new(&h, &self.arithmetic);
-            let product = swiglu(isa, layer.gate.apply(&h)?, &layer.up.apply(&h)?)?;
-            x.add(&layer.down.apply(&Input::new(&product, &self.arithmetic))?);
+            let (gate, up) = (layer.gate.apply(&h)?, layer.up.apply(&h)?);
+            let product = profile.stage(Stage::Gate, || swiglu(isa, gate, &up))?;
+            let mlp = layer.down.apply(&Input::new(&product, &self.arithmetic))?;
+            profile.stage(Stage::Norm, || x.add(&mlp));
 
             for (place, _) in taps.iter().enumerate().filter(|(_, tap)| **tap == l) {
                 let at = place * self.config.hidden;
@@ -162,7 +170,8 @@ impl Target {
             LogitRows::Last => Some(x.slice(n - 1..n)),
             LogitRows::All => Some(x),
         };
-        let head = |x: Rows<Primal>| self.head(&self.output_norm.rows(isa, &x)?);
+        let norm = |x| profile.stage(Stage::Norm, || self.output_norm.rows(isa, &x));
+        let head = |x: Rows<Primal>| self.head(&norm(x)?);
         let logits = last.map(head).transpose()?;
         state.end();
         let taps = (width > 0).then(|| Rows::from_vec(width, tapped));
@@ -183,28 +192,31 @@ impl Target {
         let qg = mixer.q.apply(&a)?;
         let (mut k, v) = (mixer.k.apply(&a)?, mixer.v.apply(&a)?);
         let isa = self.arithmetic.isa;
-        mixer.k_norm.apply_each(isa, k.data_mut());
-        for ((k, v), angles) in k.iter_mut().zip(v.iter()).zip(angles) {
-            angles.turn_each(k, dim);
-            cache.append(k, v);
-        }
-        let scale = (1.0 / (dim as f64).sqrt()) as f32;
-        let (n, width) = (qg.n(), c.q_width());
-        let mut q = Rows::zeroed(n, width);
-        spread::parts(q.data_mut(), width, width / 2, |i, q| {
-            let heads = q.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
-            heads.for_each(|(q, qg)| q.copy_from_slice(&qg[..dim]));
-            mixer.q_norm.apply_each(isa, q);
-            angles[i].turn_each(q, dim);
-            Ok(())
-        })?;
-        let visible: Vec<_> = (0..n).map(|i| 0..start + i + 1).collect();
-        let mut out = Rows::zeroed(n, width);
-        attend_rows(isa, q.data(), cache, &visible, scale, out.data_mut())?;
-        spread::parts(out.data_mut(), width, 2 * width, |i, out| {
-            let heads = out.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
-            heads.for_each(|(out, qg)| simd::map(isa, gated, (out, &qg[dim..])));
-            Ok(())
+        let out = self.arithmetic.profile.stage(Stage::Attention, || {
+            mixer.k_norm.apply_each(isa, k.data_mut());
+            for ((k, v), angles) in k.iter_mut().zip(v.iter()).zip(angles) {
+                angles.turn_each(k, dim);
+                cache.append(k, v);
+            }
+            let scale = (1.0 / (dim as f64).sqrt()) as f32;
+            let (n, width) = (qg.n(), c.q_width());
+            let mut q = Rows::zeroed(n, width);
+            spread::parts(q.data_mut(), width, width / 2, |i, q| {
+                let heads = q.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+                heads.for_each(|(q, qg)| q.copy_from_slice(&qg[..dim]));
+                mixer.q_norm.apply_each(isa, q);
+                angles[i].turn_each(q, dim);
+                Ok(())
+            })?;
+            let visible: Vec<_> = (0..n).map(|i| 0..start + i + 1).collect();
+            let mut out = Rows::zeroed(n, width);
+            attend_rows(isa, q.data(), cache, &visible, scale, out.data_mut())?;
+            spread::parts(out.data_mut(), width, 2 * width, |i, out| {
+                let heads = out.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+                heads.for_each(|(out, qg)| simd::map(isa, gated, (out, &qg[dim..])));
+                Ok(())
+            })?;
+            Ok::<_, Error>(out)
         })?;
         mixer.output.apply(&Input::new(&out, &self.arithmetic))
     }
@@ -221,8 +233,9 @@ impl Target {
         let a = Input::new(a, &self.arithmetic);
         let (u, z) = (mixer.qkv.apply(&a)?, mixer.gate.apply(&a)?);
         let (mut decay, mut beta) = (mixer.alpha.apply(&a)?, mixer.beta.apply(&a)?);
-        let qkv =
-            mixer.conv.queries_keys_values(self.arithmetic.isa, history, &u, heads, scales)?;
+        let Arithmetic { isa, profile, .. } = &self.arithmetic;
+        let convolve = || mixer.conv.queries_keys_values(*isa, history, &u, heads, scales);
+        let qkv = profile.stage(Stage::Convolution, convolve)?;
         // Alpha and beta of a token become its decays and strengths.
         let width = heads.value_heads;
         let parts = ((decay.data_mut(), width), (beta.data_mut(), width));

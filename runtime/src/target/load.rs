@@ -18,6 +18,7 @@ use crate::embedding::{Embedding, Table};
 use crate::gdn::{CausalConv, GatedNorm, HeadOrder};
 use crate::linear::{Arithmetic, Linear};
 use crate::norm::RmsNorm;
+use crate::profile::Profile;
 use crate::quant::ActQuant;
 use crate::rope::Rope;
 use crate::rotation::Rotation;
@@ -152,7 +153,7 @@ impl Target {
             embedding,
             head,
             rope: Rope::new(config.rope_theta, config.rope_dims),
-            arithmetic: Arithmetic { act, rotation, isa },
+            arithmetic: Arithmetic::new(act, rotation, isa),
             config,
         })
     }
@@ -179,6 +180,11 @@ impl Target {
     #[must_use]
     pub fn arithmetic(&self) -> &Arithmetic {
         &self.arithmetic
+    }
+
+    /// Takes times of what follows.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.arithmetic.profile = profile;
     }
 }
 
