@@ -6,6 +6,7 @@ mod link;
 mod memory;
 mod models;
 mod pair;
+mod profile;
 mod prompt;
 mod run;
 mod summary;

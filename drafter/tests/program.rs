@@ -67,6 +67,28 @@ fn the_largest_logits_come_with_their_ids() {
 }
 
 #[test]
+fn times_are_shown_by_part_and_stage() {
+    let pair = Pair::new();
+    let args = ["--ids", "7,8,9", "-n", "6", "--profile"];
+    let found = json_of(pair.drafting("run").args(args));
+    let parts = found["profile"].as_array().unwrap();
+    let of = |name: &str| parts.iter().find(|part| part["part"] == name).unwrap();
+    for name in ["prompt", "context", "draft", "verify", "choose", "commit"] {
+        let part = of(name);
+        let ms = |value: &Value| value.as_f64().unwrap();
+        let stages = part["stages"].as_array().unwrap();
+        let sum: f64 = stages.iter().map(|stage| ms(&stage["ms"])).sum();
+        assert!((sum + ms(&part["other_ms"]) - ms(&part["ms"])).abs() < 1e-3, "{part}");
+    }
+    assert_eq!(of("verify")["calls"], found["timings"]["draft_rounds"]);
+    let plain = json_of(pair.drafting("run").args(&args[..4]));
+    assert_eq!((&plain["ids"], &plain["profile"]), (&found["ids"], &Value::Null));
+    let output = pair.drafting("run").args(args).assert().success();
+    let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(text.contains("delta_net") && text.contains("verify"), "{text}");
+}
+
+#[test]
 fn budgets_and_contexts_are_exact() {
     let pair = Pair::new();
     for n in [0, 1, 2, 7, 8, 9] {

@@ -9,7 +9,7 @@
 //! No arithmetic is left to the platform: [`math`] has its own exponentials and angles, nothing uses
 //! a fused multiply-add, and [`fpenv`] refuses a floating-point environment that was changed.
 
-// Allowed where a module says so: reading the control register in `fpenv`.
+// Allowed where a module says so: reading the control register in `fpenv`, instructions in `simd`.
 #![deny(unsafe_code)]
 
 pub mod attention;
@@ -26,11 +26,14 @@ pub mod machine;
 pub mod math;
 pub mod norm;
 mod parallel;
+pub mod profile;
 pub mod quant;
 pub mod rope;
 pub mod rotation;
 pub mod round;
 pub mod rows;
+mod simd;
+mod spread;
 pub mod stats;
 pub mod swiglu;
 pub mod target;

@@ -6,8 +6,11 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use hadamard::Isa;
+
 use crate::Error;
 use crate::backend::{Backend, Prepared};
+use crate::profile::{Profile, Stage};
 use crate::quant::{ActQuant, Activations};
 use crate::rotation::Rotation;
 use crate::rows::{Primal, Rotated, Rows};
@@ -58,25 +61,65 @@ impl Linear {
     /// [`Error::NonFinite`] when a row cannot be made into integers, [`Error::NoSigns`] when the
     /// model has no rotation for its width, and what the backend says.
     pub fn apply(&self, x: &Input<'_>) -> Result<Rows<Primal>, Error> {
-        let mut out = Rows::zeroed(x.primal.n(), self.out_features);
+        let stage = match &self.weights {
+            Weights::Ternary(_) => Stage::Ternary,
+            Weights::Float { .. } => Stage::Float,
+        };
+        self.apply_as(stage, x)
+    }
+
+    /// [`Linear::apply`], with the time of the products as that of `stage`.
+    ///
+    /// # Errors
+    /// As [`Linear::apply`].
+    pub fn apply_as(&self, stage: Stage, x: &Input<'_>) -> Result<Rows<Primal>, Error> {
+        let Arithmetic { isa, profile, .. } = x.arithmetic;
+        let zeroed = || Rows::zeroed(x.primal.n(), self.out_features);
         match &self.weights {
-            Weights::Ternary(matrix) => matrix.matmul(x.activations()?, out.data_mut())?,
-            Weights::Float { matrix, rotated: true } => {
-                matrix.matmul(x.rotated()?, out.data_mut())?;
+            Weights::Ternary(matrix) => {
+                let x = x.activations()?;
+                profile.stage(stage, || {
+                    let mut out = zeroed();
+                    matrix.matmul(x, out.data_mut())?;
+                    Ok(out)
+                })
             }
-            Weights::Float { matrix, rotated: false } => matrix.matmul(x.primal, out.data_mut())?,
+            Weights::Float { matrix, rotated: true } => {
+                let x = x.rotated()?;
+                profile.stage(stage, || {
+                    let mut out = zeroed();
+                    matrix.matmul(*isa, x, out.data_mut())?;
+                    Ok(out)
+                })
+            }
+            Weights::Float { matrix, rotated: false } => profile.stage(stage, || {
+                let mut out = zeroed();
+                matrix.matmul(*isa, x.primal, out.data_mut())?;
+                Ok(out)
+            }),
         }
-        Ok(out)
     }
 }
 
-/// How a model makes rotated rows and integers.
+/// How a model computes.
 #[derive(Debug, Clone)]
 pub struct Arithmetic {
     /// The integers.
     pub act: ActQuant,
     /// The rotation; none for models that have no rotated matrix.
     pub rotation: Option<Arc<Rotation>>,
+    /// The instructions of what lies between the ternary matrices. They change no bit.
+    pub isa: Isa,
+    /// Where the time goes; off unless somebody asks.
+    pub profile: Profile,
+}
+
+impl Arithmetic {
+    /// Without a profile.
+    #[must_use]
+    pub fn new(act: ActQuant, rotation: Option<Arc<Rotation>>, isa: Isa) -> Self {
+        Self { act, rotation, isa, profile: Profile::default() }
+    }
 }
 
 /// Rows that several matrices are multiplied with.
@@ -101,7 +144,8 @@ impl<'a> Input<'a> {
         }
         let width = self.primal.width();
         let rotation = self.arithmetic.rotation.as_ref().ok_or(Error::NoSigns { width })?;
-        let rotated = rotation.rotate(self.primal)?;
+        let rotate = || rotation.rotate(self.primal);
+        let rotated = self.arithmetic.profile.stage(Stage::Rotation, rotate)?;
         Ok(self.rotated.get_or_init(|| rotated))
     }
 
@@ -109,7 +153,9 @@ impl<'a> Input<'a> {
         if let Some(activations) = self.activations.get() {
             return Ok(activations);
         }
-        let activations = Activations::new(self.rotated()?, self.arithmetic.act)?;
+        let (rotated, act) = (self.rotated()?, self.arithmetic.act);
+        let quantize = || Activations::new(rotated, act);
+        let activations = self.arithmetic.profile.stage(Stage::Quantization, quantize)?;
         Ok(self.activations.get_or_init(|| activations))
     }
 }
@@ -120,7 +166,6 @@ mod tests {
     use crate::backend::Cpu;
     use crate::weights::{FloatEncoding, TernaryEncoding};
     use formats::{Source, TernaryRows, pq2_0};
-    use hadamard::Isa;
     use half::f16;
     use proptest::prelude::*;
 
@@ -162,8 +207,8 @@ mod tests {
             pq2_0::encode(&ternary, &mut bytes);
             let view = Source::from_bytes("w", bytes.clone()).view(0, bytes.len() as u64).unwrap();
             let matrix = TernaryMatrix::new(view, TernaryEncoding::Pq2_0, 2, 256, "w", "w");
-            let arithmetic =
-                Arithmetic { act: ActQuant::F32, rotation: Some(Arc::new(rotation)) };
+            let rotation = Some(Arc::new(rotation));
+            let arithmetic = Arithmetic::new(ActQuant::F32, rotation, Isa::detect());
             let x = Rows::from_vec(256, x);
             let input = Input::new(&x, &arithmetic);
             for linear in [
@@ -182,7 +227,7 @@ mod tests {
     #[test]
     fn a_rotated_matrix_needs_a_rotation() {
         let linear = Linear::float(floats(&[0.0; 4], 2, 2), true);
-        let arithmetic = Arithmetic { act: ActQuant::A8, rotation: None };
+        let arithmetic = Arithmetic::new(ActQuant::A8, None, Isa::detect());
         let x = Rows::zeroed(1, 2);
         let error = linear.apply(&Input::new(&x, &arithmetic)).unwrap_err();
         assert!(matches!(error, Error::NoSigns { width: 2 }));

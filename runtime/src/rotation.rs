@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use hadamard::{BlockHadamard, Isa, Signs};
 
-use crate::Error;
 use crate::rows::{Primal, Rotated, Rows};
+use crate::{Error, spread};
 
 /// A block size and the signs of each width.
 #[derive(Debug, Clone)]
@@ -55,12 +55,16 @@ impl Rotation {
     /// The rows as the ternary matrices want them.
     ///
     /// # Errors
-    /// [`Error::NoSigns`] when the rotation has no signs for the rows' width.
+    /// [`Error::NoSigns`] when the rotation has no signs for the rows' width;
+    /// [`Error::FloatEnvironment`] when a worker thread has other modes.
     pub fn rotate(&self, x: &Rows<Primal>) -> Result<Rows<Rotated>, Error> {
-        let signs = self.signs_of(x.width())?;
-        let mut data = x.data().to_vec();
-        self.hadamard.forward_rows(&mut data, x.width(), signs)?;
-        Ok(Rows::from_data(x.width(), data))
+        let (width, signs) = (x.width(), self.signs_of(x.width())?);
+        let mut data = vec![0.0; x.data().len()];
+        spread::parts(&mut data, width, width / 3, |i, row| {
+            row.copy_from_slice(x.row(i));
+            Ok(self.hadamard.forward(row, signs)?)
+        })?;
+        Ok(Rows::from_data(width, data))
     }
 
     /// The rows of a matrix that is stored rotated (an embedding) as the model defines them.
@@ -68,10 +72,13 @@ impl Rotation {
     /// # Errors
     /// As [`Rotation::rotate`].
     pub fn unrotate(&self, x: &Rows<Rotated>) -> Result<Rows<Primal>, Error> {
-        let signs = self.signs_of(x.width())?;
-        let mut data = x.data().to_vec();
-        self.hadamard.inverse_rows(&mut data, x.width(), signs)?;
-        Ok(Rows::from_data(x.width(), data))
+        let (width, signs) = (x.width(), self.signs_of(x.width())?);
+        let mut data = vec![0.0; x.data().len()];
+        spread::parts(&mut data, width, width / 3, |i, row| {
+            row.copy_from_slice(x.row(i));
+            Ok(self.hadamard.inverse(row, signs)?)
+        })?;
+        Ok(Rows::from_data(width, data))
     }
 
     fn signs_of(&self, width: usize) -> Result<&Signs, Error> {
@@ -98,6 +105,14 @@ mod tests {
         let rotated = rotation().rotate(&wide).unwrap();
         assert_eq!(rotated.row(0), rotated.row(1));
         assert_eq!(rotation().unrotate(&rotated).unwrap(), wide);
+        // So many that they are spread over threads.
+        let many = Rows::from_vec(8, (0..80_000).map(|i| (i % 5) as f32).collect());
+        let rotated = rotation().rotate(&many).unwrap();
+        for i in (0..10_000).step_by(999) {
+            let alone = rotation().rotate(&many.slice(i..i + 1)).unwrap();
+            assert_eq!(rotated.row(i), alone.row(0));
+        }
+        assert_eq!(rotation().unrotate(&rotated).unwrap(), many);
     }
 
     #[test]

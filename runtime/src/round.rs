@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use crate::Error;
+use crate::profile::Part;
 use crate::rows::{Primal, Rows};
 use crate::target::{LogitRows, State, Target};
 
@@ -194,7 +195,9 @@ impl Run<'_, '_> {
     /// Gives the taps of tokens that were taken in to the proposer.
     fn extend(&mut self, taps: Option<Rows<Primal>>) -> Result<(), Error> {
         match (&mut self.speculation, taps) {
-            (Speculation::On { proposer, .. }, Some(taps)) => proposer.extend(&taps),
+            (Speculation::On { proposer, .. }, Some(taps)) => {
+                self.target.arithmetic().profile.part(Part::Context, || proposer.extend(&taps))
+            }
             _ => Ok(()),
         }
     }
@@ -220,7 +223,8 @@ impl Run<'_, '_> {
         for part in ids.chunks(chunk.max(1)) {
             let last = done + part.len() == ids.len();
             let rows = if last { LogitRows::Last } else { LogitRows::None };
-            let pass = self.target.advance(&mut session.state, part, &taps, rows)?;
+            let advance = || self.target.advance(&mut session.state, part, &taps, rows);
+            let pass = self.target.arithmetic().profile.part(Part::Prompt, advance)?;
             self.extend(pass.taps)?;
             done += part.len();
             if self.observer.prefill(done, ids.len()).is_break() {
@@ -267,7 +271,8 @@ impl Run<'_, '_> {
         }
         let (position, sampler) = (session.state.len(), self.verifier.sampler());
         let request = Request { pending, position, max: n, sampler };
-        let mut drafts = proposer.propose(self.target, &request)?;
+        let propose = || proposer.propose(self.target, &request);
+        let mut drafts = self.target.arithmetic().profile.part(Part::Draft, propose)?;
         drafts.truncate(n);
         Ok(drafts)
     }
@@ -278,17 +283,21 @@ impl Run<'_, '_> {
         context: usize,
     ) -> Result<(Round, Option<Finish>), Error> {
         let pending = session.pending.ok_or(Error::EmptyPrompt)?;
+        let target = self.target;
+        let profile = &target.arithmetic().profile;
         let drafts = self.propose(session, pending, context)?;
         let mut ids = vec![pending];
         ids.extend(&drafts);
-        let (pass, verified) = self.target.verify(&mut session.state, &ids, &self.taps())?;
+        let verify = || target.verify(&mut session.state, &ids, &self.taps());
+        let (pass, verified) = profile.part(Part::Verify, verify)?;
         let logits = pass.logits.ok_or(Error::EmptyPrompt)?;
 
         let position = session.state.len() + 1;
         let (mut n, mut finish) = (0, None);
         let mut next = pending;
         while finish.is_none() {
-            next = self.verifier.choose(logits.row(n), position + n)?;
+            let choose = || self.verifier.choose(logits.row(n), position + n);
+            next = profile.part(Part::Choose, choose)?;
             finish = self.deliver(next, logits.row(n));
             n += 1;
             if drafts.get(n - 1) != Some(&next) {
@@ -296,7 +305,7 @@ impl Run<'_, '_> {
             }
         }
         // The last token that was delivered stays pending; its predecessors are taken in.
-        session.state.commit(&verified, n);
+        profile.part(Part::Commit, || session.state.commit(&verified, n))?;
         session.pending = Some(next);
         self.extend(pass.taps.map(|taps| taps.slice(0..n)))?;
         self.observer.committed(&session.state, next);

@@ -89,6 +89,12 @@ impl<B> Rows<B> {
         &mut self.data
     }
 
+    /// The values, row after row.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<f32> {
+        self.data
+    }
+
     /// Row `i`.
     ///
     /// # Panics

@@ -3,15 +3,19 @@
 //! Nothing is copied at load. A 27 B model is 7 GB of ternary blocks; they stay in the page cache,
 //! and a row is decoded when it is needed.
 
+mod float_dots;
+
 use std::ops::Range;
 
 use formats::{Fault, GROUP, TernaryRows, View, mlx, pq2_0, ptq1_0, q4nx};
+use hadamard::{Isa, Level};
 use half::{bf16, f16};
 
 use crate::Error;
 use crate::math::dot16;
 use crate::parallel::by_output;
 use crate::rows::Rows;
+use crate::simd::LANES;
 
 /// How ternary weights are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -272,8 +276,7 @@ impl FloatMatrix {
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.in_features);
-        let len = self.encoding.bytes_of(self.in_features);
-        let bytes = &self.bytes[r * len..(r + 1) * len];
+        let bytes = self.row(r);
         match self.encoding {
             FloatEncoding::F32 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
@@ -310,16 +313,26 @@ impl FloatMatrix {
     ///
     /// # Panics
     /// If the widths differ.
-    pub fn matmul<B: Sync>(&self, x: &Rows<B>, out: &mut [f32]) -> Result<(), Error> {
-        assert_eq!((x.width(), out.len()), (self.in_features, x.n() * self.out_features));
-        by_output(self.out_features, self.in_features, out, |range, out| {
-            let mut row = vec![0.0; self.in_features];
-            for (o, out) in range.zip(out.chunks_exact_mut(x.n())) {
+    pub fn matmul<B: Sync>(&self, isa: Isa, x: &Rows<B>, out: &mut [f32]) -> Result<(), Error> {
+        let (n, n_out, width) = (x.n(), self.out_features, self.in_features);
+        assert_eq!((x.width(), out.len()), (width, n * n_out));
+        if isa.level() != Level::Scalar && width.is_multiple_of(LANES) {
+            return float_dots::matmul(isa, self, x, out);
+        }
+        by_output(n_out, width, out, |range, out| {
+            let mut row = vec![0.0; width];
+            for (o, out) in range.zip(out.chunks_exact_mut(n)) {
                 self.dequantize_row(o, &mut row);
                 out.iter_mut().zip(x.iter()).for_each(|(out, x)| *out = dot16(&row, x));
             }
             Ok(())
         })
+    }
+
+    /// The bytes of row `r`.
+    fn row(&self, r: usize) -> &[u8] {
+        let len = self.encoding.bytes_of(self.in_features);
+        &self.bytes[r * len..(r + 1) * len]
     }
 }
 
@@ -347,7 +360,9 @@ mod tests {
             matrix.dequantize_row(1, &mut row);
             assert_eq!(row, [3.0, 0.0], "{encoding:?}");
             let mut out = [0.0; 4];
-            matrix.matmul(&Rows::from_vec(2, vec![2.0, 4.0, 1.0, 0.0]), &mut out).unwrap();
+            matrix
+                .matmul(Isa::detect(), &Rows::from_vec(2, vec![2.0, 4.0, 1.0, 0.0]), &mut out)
+                .unwrap();
             assert_eq!(out, [2.0, 6.0, 1.5, 3.0]);
         }
     }

@@ -127,6 +127,9 @@ pub(crate) struct RunArgs {
     /// Most drafts of a round; more than the drafter's block minus one are cut [default: all]
     #[arg(long, value_name = "K")]
     pub(crate) draft_max: Option<usize>,
+    /// Show where the time goes, by part and stage
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// With --json: the K largest logits at each position
     #[arg(long, value_name = "K", default_value_t = 0, requires = "json")]
     pub(crate) top_logits: usize,

@@ -10,6 +10,7 @@ use command_line::exit::{Outcome, Usage};
 use command_line::{Streams, signals};
 use formats::shown_path;
 use runtime::drafter::{Context, top_k};
+use runtime::profile::Profile;
 use runtime::round::{
     DrafterProposer, Finish, Generated, Limits, Observer, Sampler, Session, Speculation,
 };
@@ -23,12 +24,13 @@ use super::exit::Input;
 use super::memory::Memory;
 use super::models::{Models, milliseconds};
 use super::pair::Pair;
+use super::profile;
 use super::prompt::Prompt;
 use super::summary::{SpecStatus, Timings, warn_of_a_wrong_pair};
 use super::text::{Streamer, Text};
 
 /// Prompt tokens of a pass: enough to share the decoding of weights, few enough to show progress.
-const CHUNK: usize = 64;
+const CHUNK: usize = 128;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -49,6 +51,8 @@ struct Document<'a> {
     timings: &'a Timings,
     memory: Memory,
     spec: &'a SpecStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Vec<profile::Part>>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -67,12 +71,17 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;
 
-    let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
+    let mut models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
     let text = Text::load(&pair.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
     check(args, &ids, &models, streams)?;
     let limits = Limits { prefill_chunk: CHUNK, ..args.generation.limits(text.stops()) };
 
+    let times = if args.profile { Profile::new() } else { Profile::default() };
+    models.target.set_profile(times.clone());
+    if let Some(drafter) = &mut models.drafter {
+        drafter.set_profile(times.clone());
+    }
     let kv = args.models.kv.into();
     let memory = Memory::of(&models, kv, args.generation.ctx);
     streams.status(&memory.line());
@@ -141,7 +150,11 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
             timings: &timings,
             memory,
             spec: &spec,
+            profile: args.profile.then(|| profile::document(&times.times())),
         })?;
+    }
+    if args.profile {
+        profile::lines(&times.times()).iter().for_each(|line| streams.status(line));
     }
     report(streams, &generated, &timings, &spec);
     Ok(match generated.finish {

@@ -22,7 +22,7 @@ impl Context {
     pub fn new(config: &Config, kv: KvType) -> Self {
         use formats::dflash2::config::LayerType;
         let all_windowed = config.layer_types.iter().all(|ty| *ty == LayerType::Sliding);
-        let layer = |_| KvCache::new(config.kv_width(), kv);
+        let layer = |_| KvCache::new(config.num_key_value_heads, config.head_dim, kv);
         Self {
             layers: (0..config.num_hidden_layers).map(layer).collect(),
             len: 0,

@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 
-use super::block_conv::Side;
+use super::block_conv::{BlockConv, Side};
 use super::context::Context;
 use super::load::{Drafter, Layer};
 use super::selector::likeliest;
-use crate::attention::attend;
+use crate::attention::attend_rows;
 use crate::kv::KvCache;
-use crate::linear::Input;
+use crate::linear::{Arithmetic, Input};
 use crate::math::tanh;
+use crate::profile::Stage;
 use crate::rope::Angles;
 use crate::rows::{Primal, Rows};
 use crate::swiglu::swiglu;
@@ -28,8 +29,10 @@ impl Drafter {
     pub fn extend(&self, context: &mut Context, taps: &Rows<Primal>) -> Result<(), Error> {
         fpenv::check()?;
         assert_eq!(taps.width(), self.config.fc_in());
-        let mut h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
-        self.hidden_norm.apply_each(h.data_mut());
+        let h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
+        let profile = &self.arithmetic.profile;
+        let norm = || self.hidden_norm.rows(self.arithmetic.isa, &h);
+        let h = profile.stage(Stage::Norm, norm)?;
         let h = Input::new(&h, &self.arithmetic);
         let start = context.len;
         let angles: Vec<Angles> = (start..start + taps.n()).map(|p| self.rope.at(p)).collect();
@@ -37,9 +40,11 @@ impl Drafter {
         for layer in &self.layers {
             rows.push(self.keys_and_values(layer, &h, &angles)?);
         }
-        for (cache, (k, v)) in context.layers.iter_mut().zip(&rows) {
-            k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
-        }
+        profile.stage(Stage::Attention, || {
+            for (cache, (k, v)) in context.layers.iter_mut().zip(&rows) {
+                k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
+            }
+        });
         context.len += taps.n();
         context.trim();
         Ok(())
@@ -79,14 +84,18 @@ impl Drafter {
         let hidden = self.block(context, target, pending, n)?;
         let hidden = hidden.slice(1..n);
         let mut logits = target.head(&hidden)?;
-        self.shape_logits(&mut logits);
         let z = self.selector_hidden.apply(&Input::new(&hidden, &self.arithmetic))?;
-        let mut previous = pending;
-        let walk = logits.iter().zip(z.iter()).enumerate().map(|(i, (logits, z))| {
-            previous = choose(i, &self.selector.scores(previous, logits, z));
-            previous
-        });
-        Ok(walk.collect())
+        self.arithmetic.profile.stage(Stage::Selector, || {
+            self.shape_logits(&mut logits);
+            let candidates = self.selector.candidates(self.arithmetic.isa, &logits)?;
+            let mut previous = pending;
+            let rows = candidates.iter().zip(z.iter()).enumerate();
+            let walk = rows.map(|(i, (candidates, z))| {
+                previous = choose(i, &self.selector.scores(previous, candidates, z));
+                previous
+            });
+            Ok(walk.collect())
+        })
     }
 
     /// The normed hidden states of a block of `n` rows, `[n, hidden]`.
@@ -103,7 +112,8 @@ impl Drafter {
         fpenv::check()?;
         let mut ids = vec![self.config.mask_token_id; n];
         ids[0] = pending;
-        let mut x = target.embedding().rows(&ids)?;
+        let profile = &self.arithmetic.profile;
+        let mut x = profile.stage(Stage::Embedding, || target.embedding().rows(&ids))?;
         if let Some(scale) = self.config.input_embedding_scale {
             x.data_mut().iter_mut().for_each(|x| *x *= scale as f32);
         }
@@ -115,8 +125,7 @@ impl Drafter {
             cache.truncate(start);
             result?;
         }
-        self.final_norm.apply_each(x.data_mut());
-        Ok(x)
+        profile.stage(Stage::Norm, || self.final_norm.rows(self.arithmetic.isa, &x))
     }
 
     fn layer(
@@ -128,21 +137,28 @@ impl Drafter {
         cache: &mut KvCache,
     ) -> Result<(), Error> {
         let arithmetic = &self.arithmetic;
-        let mut a = x.clone();
-        layer.input_norm.apply_each(a.data_mut());
+        let Arithmetic { isa, profile, .. } = arithmetic;
+        let convolve = |conv: &BlockConv, z: &_, delta: &_, side| {
+            profile.stage(Stage::Convolution, || conv.apply(*isa, z, delta, side))
+        };
+        let a = profile.stage(Stage::Norm, || layer.input_norm.rows(*isa, x))?;
         let delta = layer.attention_delta.apply(&Input::new(&a, arithmetic))?;
-        let a = layer.attention_conv.apply(&a, &delta, Side::Input);
+        let a = convolve(&layer.attention_conv, &a, &delta, Side::Input)?;
         let o = self.attention(layer, &a, start, angles, cache)?;
-        x.add(&layer.attention_conv.apply(&o, &delta, Side::Output));
+        let o = convolve(&layer.attention_conv, &o, &delta, Side::Output)?;
 
-        let mut m = x.clone();
-        layer.post_attention_norm.apply_each(m.data_mut());
+        let m = profile.stage(Stage::Norm, || {
+            x.add(&o);
+            layer.post_attention_norm.rows(*isa, x)
+        })?;
         let delta = layer.mlp_delta.apply(&Input::new(&m, arithmetic))?;
-        let m = layer.mlp_conv.apply(&m, &delta, Side::Input);
+        let m = convolve(&layer.mlp_conv, &m, &delta, Side::Input)?;
         let m = Input::new(&m, arithmetic);
-        let product = swiglu(layer.gate.apply(&m)?, &layer.up.apply(&m)?);
+        let (gate, up) = (layer.gate.apply(&m)?, layer.up.apply(&m)?);
+        let product = profile.stage(Stage::Gate, || swiglu(*isa, gate, &up))?;
         let f = layer.down.apply(&Input::new(&product, arithmetic))?;
-        x.add(&layer.mlp_conv.apply(&f, &delta, Side::Output));
+        let f = convolve(&layer.mlp_conv, &f, &delta, Side::Output)?;
+        profile.stage(Stage::Norm, || x.add(&f));
         Ok(())
     }
 
@@ -154,10 +170,12 @@ impl Drafter {
         angles: &[Angles],
     ) -> Result<(Rows<Primal>, Rows<Primal>), Error> {
         let (mut k, v) = (layer.k.apply(h)?, layer.v.apply(h)?);
-        layer.k_norm.apply_each(k.data_mut());
-        for (k, angles) in k.iter_mut().zip(angles) {
-            angles.turn_each(k, self.config.head_dim);
-        }
+        self.arithmetic.profile.stage(Stage::Attention, || {
+            layer.k_norm.apply_each(self.arithmetic.isa, k.data_mut());
+            for (k, angles) in k.iter_mut().zip(angles) {
+                angles.turn_each(k, self.config.head_dim);
+            }
+        });
         Ok((k, v))
     }
 
@@ -173,20 +191,18 @@ impl Drafter {
         let (n, dim) = (a.n(), c.head_dim);
         let a = Input::new(a, &self.arithmetic);
         let mut q = layer.q.apply(&a)?;
-        layer.q_norm.apply_each(q.data_mut());
         let (k, v) = self.keys_and_values(layer, &a, angles)?;
-        k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
-        let scale = (1.0 / (dim as f64).sqrt()) as f32;
+        let Arithmetic { isa, profile, .. } = &self.arithmetic;
         let mut out = Rows::zeroed(n, c.q_width());
-        for (i, ((q, out), angles)) in q.iter_mut().zip(out.iter_mut()).zip(angles).enumerate() {
-            angles.turn_each(q, dim);
-            let visible = visible(layer.window, layer.causal, start + i, start + n);
-            let heads = q.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
-            for (head, (q, out)) in heads.enumerate() {
-                let kv_head = head / (c.num_attention_heads / c.num_key_value_heads);
-                attend(q, cache, kv_head * dim, visible.clone(), scale, out);
-            }
-        }
+        profile.stage(Stage::Attention, || {
+            layer.q_norm.apply_each(*isa, q.data_mut());
+            q.iter_mut().zip(angles).for_each(|(q, angles)| angles.turn_each(q, dim));
+            k.iter().zip(v.iter()).for_each(|(k, v)| cache.append(k, v));
+            let scale = (1.0 / (dim as f64).sqrt()) as f32;
+            let see = |i| visible(layer.window, layer.causal, start + i, start + n);
+            let visible: Vec<_> = (0..n).map(see).collect();
+            attend_rows(*isa, q.data(), cache, &visible, scale, out.data_mut())
+        })?;
         layer.o.apply(&Input::new(&out, &self.arithmetic))
     }
 

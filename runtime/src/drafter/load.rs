@@ -15,6 +15,7 @@ use crate::Error;
 use crate::backend::Backend;
 use crate::linear::{Arithmetic, Linear};
 use crate::norm::RmsNorm;
+use crate::profile::Profile;
 use crate::quant::ActQuant;
 use crate::rope::Rope;
 use crate::rotation::Rotation;
@@ -99,7 +100,7 @@ impl Drafter {
                 top_k: config.selector_top_k,
             },
             rope: Rope::new(config.rope_theta, config.head_dim),
-            arithmetic: Arithmetic { act, rotation },
+            arithmetic: Arithmetic::new(act, rotation, isa),
             config: config.clone(),
         })
     }
@@ -126,6 +127,11 @@ impl Drafter {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Takes times of what follows.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.arithmetic.profile = profile;
     }
 }
 

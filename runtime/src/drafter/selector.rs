@@ -1,8 +1,14 @@
 //! The choice of a chain of tokens: candidates of each row by the head, and a bilinear score between
 //! neighbours.
 
-use crate::math::Sum16;
+use std::cmp::Reverse;
+
+use hadamard::Isa;
+
+use crate::math::dot16;
+use crate::rows::{Primal, Rows};
 use crate::weights::FloatMatrix;
+use crate::{Error, simd, spread};
 
 /// Ids of the `k` largest values, by value descending, then id ascending.
 #[must_use]
@@ -18,6 +24,43 @@ pub fn top_k(values: &[f32], k: usize) -> Vec<u32> {
     ids
 }
 
+/// A number that is ordered as `x` is by [`f32::total_cmp`].
+#[inline(always)]
+fn rank(x: f32) -> i32 {
+    let bits = x.to_bits() as i32;
+    bits ^ ((bits >> 31) as u32 >> 1) as i32
+}
+
+/// Values that are compared with the least candidate together.
+const RUN: usize = 64;
+
+/// [`top_k`] in one pass: few values are larger than the `k` largest before them.
+#[inline(always)]
+fn top_k_in_runs((values, k): (&[f32], usize)) -> Vec<u32> {
+    let mut found: Vec<(Reverse<i32>, u32)> = Vec::with_capacity(2 * k + RUN);
+    // Of equal values the earlier is ahead, so a later one must be larger.
+    let mut least = None;
+    for (run, values) in values.chunks(RUN).enumerate() {
+        let most = values.iter().fold(i32::MIN, |most, x| most.max(rank(*x)));
+        if least.is_some_and(|least| most <= least) {
+            continue;
+        }
+        for (at, x) in values.iter().enumerate() {
+            if least.is_none_or(|least| rank(*x) > least) {
+                found.push((Reverse(rank(*x)), (run * RUN + at) as u32));
+            }
+        }
+        if found.len() >= 2 * k {
+            found.select_nth_unstable(k - 1);
+            found.truncate(k);
+            least = Some(found[k - 1].0.0);
+        }
+    }
+    found.sort_unstable();
+    found.truncate(k);
+    found.into_iter().map(|(_, id)| id).collect()
+}
+
 /// The two codebooks `[vocab, rank]`.
 #[derive(Debug)]
 pub(super) struct Selector {
@@ -27,24 +70,44 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    /// The candidates for the token after `previous` and their scores
-    /// `logit(b) + Σ_r (P[previous, r] · z_r) · Q[b, r]`, by id ascending.
-    pub(super) fn scores(&self, previous: u32, logits: &[f32], z: &[f32]) -> Vec<(u32, f32)> {
+    /// The candidates of each row of logits, with their logits, by id ascending.
+    ///
+    /// # Errors
+    /// [`Error::FloatEnvironment`] when a worker thread has other modes.
+    pub(super) fn candidates(
+        &self,
+        isa: Isa,
+        logits: &Rows<Primal>,
+    ) -> Result<Vec<Vec<(u32, f32)>>, Error> {
+        let mut all = vec![Vec::new(); logits.n()];
+        let cost = logits.width() / 4;
+        spread::parts(&mut all, 1, cost, |row, all| {
+            let logits = logits.row(row);
+            let mut ids = simd::map(isa, top_k_in_runs, (logits, self.top_k));
+            ids.sort_unstable();
+            all[0] = ids.into_iter().map(|id| (id, logits[id as usize])).collect();
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Scores of `candidates` for the token after `previous`:
+    /// `logit(b) + Σ_r (P[previous, r] · z_r) · Q[b, r]`.
+    pub(super) fn scores(
+        &self,
+        previous: u32,
+        candidates: &[(u32, f32)],
+        z: &[f32],
+    ) -> Vec<(u32, f32)> {
         let mut p = vec![0.0; z.len()];
         let mut q = vec![0.0; z.len()];
         self.predecessor.dequantize_row(previous as usize, &mut p);
         p.iter_mut().zip(z).for_each(|(p, z)| *p *= z);
-        let mut candidates = top_k(logits, self.top_k);
-        candidates.sort_unstable();
-        let score = |id: u32| {
-            self.successor.dequantize_row(id as usize, &mut q);
-            let mut sum = Sum16::new();
-            for (r, (p, q)) in p.iter().zip(&q).enumerate() {
-                sum.add(r, p * q);
-            }
-            (id, logits[id as usize] + sum.total())
+        let score = |(id, logit): &(u32, f32)| {
+            self.successor.dequantize_row(*id as usize, &mut q);
+            (*id, logit + dot16(&p, &q))
         };
-        candidates.into_iter().map(score).collect()
+        candidates.iter().map(score).collect()
     }
 }
 
@@ -83,6 +146,22 @@ mod tests {
             ids.truncate(k);
             prop_assert_eq!(top_k(&values, k), ids);
         }
+
+        #[test]
+        fn runs_give_the_same(
+            seed in prop::collection::vec(any::<f32>(), 1..60),
+            few in any::<bool>(), len in 1usize..3000, k in 1usize..40,
+        ) {
+            let value = |(i, x): (usize, &f32)| match few {
+                true => (x * 4.0).round() / 4.0 + (i % 7) as f32,
+                false => x * (1.0 + i as f32),
+            };
+            let values: Vec<f32> = seed.iter().cycle().take(len).enumerate().map(value).collect();
+            for isa in Isa::available() {
+                let found = simd::map(isa, top_k_in_runs, (&values[..], k));
+                prop_assert_eq!(found, top_k(&values, k));
+            }
+        }
     }
 
     fn codebook(rows: &[[f32; 2]]) -> FloatMatrix {
@@ -99,7 +178,11 @@ mod tests {
             top_k: 3,
         };
         let logits = [3.0, 2.0, 2.0, 1.0];
-        let next = |previous, z: [f32; 2]| likeliest(&selector.scores(previous, &logits, &z));
+        let rows = Rows::from_vec(4, logits.to_vec());
+        let candidates = selector.candidates(Isa::detect(), &rows).unwrap();
+        assert_eq!(candidates, [[(0, 3.0), (1, 2.0), (2, 2.0)]]);
+        let next =
+            |previous, z: [f32; 2]| likeliest(&selector.scores(previous, &candidates[0], &z));
         // Token 3 would win every pair, but is no candidate.
         assert_eq!(next(0, [1.0, 1.0]), 1);
         assert_eq!(next(1, [1.0, 1.0]), 2);

@@ -11,7 +11,8 @@ use super::log::ln_1p;
 const LN_2_HI: f64 = f64::from_bits(0x3FE6_2E42_FEE0_0000);
 const LN_2_LO: f64 = f64::from_bits(0x3DEA_39EF_3579_3C76);
 
-/// 1.5 · 2^52: adding and subtracting it rounds to an integer, half to even.
+/// 1.5 · 2^52: adding and subtracting it rounds to an integer, half to even. In the sum itself the
+/// integer stands in the lowest bits.
 pub(super) const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
 
 /// The largest argument of the f64 exponential; its powers of two are all normal numbers.
@@ -32,22 +33,26 @@ const COEFFICIENTS: [f64; 14] = {
 /// `e^x` in f64 for `|x| <= 708`, relative error below 2^-51; larger arguments count as ±708.
 /// NaN gives NaN.
 #[must_use]
+#[inline(always)]
 pub fn exp_f64(x: f64) -> f64 {
     // Comparisons, so that a NaN passes.
     let x = if x > LIMIT { LIMIT } else { x };
     let x = if x < -LIMIT { -LIMIT } else { x };
-    let n = (x * std::f64::consts::LOG2_E + TO_INTEGER) - TO_INTEGER;
+    let shifted = x * std::f64::consts::LOG2_E + TO_INTEGER;
+    let n = shifted - TO_INTEGER;
     let r = (x - n * LN_2_HI) - n * LN_2_LO;
     let [lower @ .., highest] = COEFFICIENTS;
     let e_r = lower.iter().rev().fold(highest, |sum, c| sum * r + c);
-    // n is an integer of at most 1022 in magnitude (or NaN, which casts to 0).
-    let two_n = f64::from_bits(((n as i64 + 1023) as u64) << 52);
+    // n is at most 1022 in magnitude, so the 11 bits of an exponent hold n + 1023. No conversion to an
+    // integer: AVX2 has none for vectors. Of a NaN, whose bits are anything, e_r is NaN.
+    let two_n = f64::from_bits(shifted.to_bits().wrapping_add(1023) << 52);
     e_r * two_n
 }
 
 /// `e^x`. Error at most 0.5000001 units in the last place; +∞ above 88.73, 0 below -103.98.
 /// NaN gives NaN.
 #[must_use]
+#[inline(always)]
 pub fn exp(x: f32) -> f32 {
     exp_f64(f64::from(x)) as f32
 }
@@ -55,6 +60,7 @@ pub fn exp(x: f32) -> f32 {
 /// `1 / (1 + e^-x)`. Error at most 0.5000001 units in the last place, 0 and 1 at the ends.
 /// NaN gives NaN.
 #[must_use]
+#[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     (1.0 / (1.0 + exp_f64(-f64::from(x)))) as f32
 }
@@ -62,6 +68,7 @@ pub fn sigmoid(x: f32) -> f32 {
 /// `x / (1 + e^-x)`. Error at most 0.5000001 units in the last place; -0 at -∞, +∞ at +∞.
 /// NaN gives NaN.
 #[must_use]
+#[inline(always)]
 pub fn silu(x: f32) -> f32 {
     let x = f64::from(x);
     // The limit at -∞ is 0, which ∞ / ∞ is not.

@@ -21,6 +21,12 @@ impl<T: AddAssign + Copy + Default> Sum16<T> {
         Self::default()
     }
 
+    /// The sum of terms that were added to these lanes.
+    #[inline(always)]
+    pub(crate) fn of_lanes(lanes: [T; LANES]) -> Self {
+        Self { lanes }
+    }
+
     /// Adds term `i`. Terms come in ascending order; gaps are allowed.
     #[inline]
     pub fn add(&mut self, i: usize, term: T) {
@@ -29,6 +35,7 @@ impl<T: AddAssign + Copy + Default> Sum16<T> {
 
     /// The sum of the lanes.
     #[must_use]
+    #[inline(always)]
     pub fn total(mut self) -> T {
         for apart in [8, 4, 2, 1] {
             for i in 0..apart {
@@ -45,6 +52,7 @@ impl<T: AddAssign + Copy + Default> Sum16<T> {
 /// # Panics
 /// If the lengths differ.
 #[must_use]
+#[inline(always)]
 pub fn dot16(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let mut sum = Sum16::new();
@@ -62,11 +70,17 @@ pub fn dot16(a: &[f32], b: &[f32]) -> f32 {
 
 /// The sum of squares, squared (exactly) and summed in f64 in the order of [`Sum16`].
 #[must_use]
+#[inline(always)]
 pub fn sum_squares(x: &[f32]) -> f64 {
     let mut sum = Sum16::new();
-    for (i, x) in x.iter().enumerate() {
-        let x = f64::from(*x);
-        sum.add(i, x * x);
+    let (x, rest) = x.as_chunks::<LANES>();
+    for x in x {
+        for (lane, x) in sum.lanes.iter_mut().zip(x) {
+            *lane += f64::from(*x) * f64::from(*x);
+        }
+    }
+    for (lane, x) in sum.lanes.iter_mut().zip(rest) {
+        *lane += f64::from(*x) * f64::from(*x);
     }
     sum.total()
 }
@@ -97,6 +111,13 @@ mod tests {
             terms.iter().enumerate().for_each(|(i, t)| sum.add(i, *t));
             prop_assert_eq!(sum.total().to_bits(), expected);
             prop_assert_eq!(dot16(&a, &b).to_bits(), expected);
+        }
+
+        #[test]
+        fn squares_follow_the_definition_in_f64(x in prop::collection::vec(-1e3f32..1e3, 0..200)) {
+            let mut sum = Sum16::new();
+            x.iter().enumerate().for_each(|(i, x)| sum.add(i, f64::from(*x) * f64::from(*x)));
+            prop_assert_eq!(sum_squares(&x).to_bits(), sum.total().to_bits());
         }
 
         #[test]

@@ -3,7 +3,7 @@
 use formats::gguf::File;
 use formats::{Error, GROUP};
 
-use crate::gdn::HeadOrder;
+use crate::gdn::{HeadOrder, Heads};
 use crate::kv::KvType;
 
 /// `general.architecture` of the models that are read.
@@ -38,22 +38,29 @@ pub struct Gdn {
 }
 
 impl Gdn {
+    /// The heads.
+    #[must_use]
+    pub fn heads(&self) -> Heads {
+        let Self { key_heads, value_heads, head_dim: dim, order, .. } = *self;
+        Heads { key_heads, value_heads, dim, order }
+    }
+
     /// Width of all keys.
     #[must_use]
     pub fn key_width(&self) -> usize {
-        self.key_heads * self.head_dim
+        self.heads().key_width()
     }
 
     /// Width of all values.
     #[must_use]
     pub fn inner(&self) -> usize {
-        self.value_heads * self.head_dim
+        self.heads().inner()
     }
 
     /// Channels of the convolution: queries, keys, values.
     #[must_use]
     pub fn channels(&self) -> usize {
-        2 * self.key_width() + self.inner()
+        self.heads().channels()
     }
 }
 

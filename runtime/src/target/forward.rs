@@ -1,17 +1,19 @@
 //! The forward pass over a few tokens.
 
+use hadamard::Isa;
+
 use super::load::{Attention, Gdn, Mixer, Target};
-use super::state::{GdnState, LayerState, State};
-use crate::attention::attend;
-use crate::gdn::{Update, shift, tiled_to_grouped};
+use super::state::{LayerState, State};
+use crate::attention::attend_rows;
+use crate::gdn::{Updates, shift};
 use crate::kv::KvCache;
-use crate::linear::Input;
-use crate::math::{exp, sigmoid, silu, softplus};
-use crate::norm::l2_norm;
+use crate::linear::{Arithmetic, Input};
+use crate::math::{exp, sigmoid, softplus};
+use crate::profile::Stage;
 use crate::rope::Angles;
 use crate::rows::{Primal, Rows};
 use crate::swiglu::swiglu;
-use crate::{Error, fpenv};
+use crate::{Error, fpenv, simd, spread};
 
 /// Which rows the head is applied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,16 +41,17 @@ pub struct Pass {
 pub struct Verified {
     pub(super) start: usize,
     pub(super) n: usize,
-    /// For each delta-net layer, what each token would do to it.
-    pub(super) gdn: Vec<Vec<Token>>,
+    pub(super) isa: Isa,
+    /// For each delta-net layer, what the tokens would do to it.
+    pub(super) gdn: Vec<Tokens>,
 }
 
-/// What a token does to a delta-net layer.
+/// What tokens do to a delta-net layer.
 #[derive(Debug)]
-pub(super) struct Token {
-    /// Input of the convolution.
-    pub(super) u: Vec<f32>,
-    pub(super) update: Update,
+pub(super) struct Tokens {
+    /// Inputs of the convolution, `[n, channels]`.
+    pub(super) u: Rows<Primal>,
+    pub(super) updates: Updates,
 }
 
 impl Target {
@@ -87,7 +90,7 @@ impl Target {
         taps: &[usize],
     ) -> Result<(Pass, Verified), Error> {
         let (pass, gdn) = self.pass(state, ids, taps, LogitRows::All, true)?;
-        Ok((pass, Verified { start: state.len, n: ids.len(), gdn }))
+        Ok((pass, Verified { start: state.len, n: ids.len(), isa: self.arithmetic.isa, gdn }))
     }
 
     /// Logits of hidden states that are normed already, `[n, vocab]`: for the drafter.
@@ -95,7 +98,7 @@ impl Target {
     /// # Errors
     /// As [`crate::linear::Linear::apply`].
     pub fn head(&self, hidden: &Rows<Primal>) -> Result<Rows<Primal>, Error> {
-        self.head.apply(&Input::new(hidden, &self.arithmetic))
+        self.head.apply_as(Stage::Head, &Input::new(hidden, &self.arithmetic))
     }
 
     fn pass(
@@ -105,14 +108,15 @@ impl Target {
         taps: &[usize],
         rows: LogitRows,
         record: bool,
-    ) -> Result<(Pass, Vec<Vec<Token>>), Error> {
+    ) -> Result<(Pass, Vec<Tokens>), Error> {
         fpenv::check()?;
+        let (isa, profile) = (self.arithmetic.isa, &self.arithmetic.profile);
         assert!(!ids.is_empty() && taps.iter().all(|tap| *tap < self.layers.len()));
         let (start, n, limit) = (state.len, ids.len(), self.config.context_length);
         if start.checked_add(n).is_none_or(|end| end > limit) {
             return Err(Error::ContextFull { needed: start.saturating_add(n), limit });
         }
-        let mut x = self.embedding.rows(ids)?;
+        let mut x = profile.stage(Stage::Embedding, || self.embedding.rows(ids))?;
         let layer_states = state.begin()?;
 
         let angles: Vec<Angles> = (start..start + n).map(|p| self.rope.at(p)).collect();
@@ -120,30 +124,39 @@ impl Target {
         let mut tapped = vec![0.0; n * width];
         let mut recorded = Vec::new();
         for (l, (layer, layer_state)) in self.layers.iter().zip(layer_states).enumerate() {
-            let mut a = x.clone();
-            layer.attn_norm.apply_each(a.data_mut());
+            let a = profile.stage(Stage::Norm, || layer.attn_norm.rows(isa, &x))?;
             let mixed = match (&layer.mixer, layer_state) {
                 (Mixer::Attention(mixer), LayerState::Attention(cache)) => {
                     self.attention(mixer, &a, start, &angles, cache)?
                 }
-                (Mixer::Gdn(mixer), LayerState::Gdn(layer_state)) if record => {
-                    let mut tokens = Vec::with_capacity(n);
-                    let mut scratch = layer_state.clone();
-                    let mixed = self.gdn(mixer, &a, &mut scratch, |token| tokens.push(token))?;
-                    recorded.push(tokens);
-                    mixed
-                }
                 (Mixer::Gdn(mixer), LayerState::Gdn(layer_state)) => {
-                    self.gdn(mixer, &a, layer_state, drop)?
+                    let (tokens, z) = self.gdn_tokens(mixer, &a, &layer_state.history)?;
+                    let read = profile.stage(Stage::DeltaNet, || {
+                        if record {
+                            layer_state.delta.outputs(isa, &tokens.updates)
+                        } else {
+                            shift(&mut layer_state.history, tokens.u.data());
+                            layer_state.delta.advance(isa, &tokens.updates)
+                        }
+                    })?;
+                    let gate = || mixer.norm.apply(isa, &read, &z);
+                    let out = profile.stage(Stage::Gate, gate)?;
+                    if record {
+                        recorded.push(tokens);
+                    }
+                    mixer.out.apply(&Input::new(&out, &self.arithmetic))?
                 }
                 _ => unreachable!("a state of this model"),
             };
-            x.add(&mixed);
-            let mut h = x.clone();
-            layer.post_attention_norm.apply_each(h.data_mut());
+            let h = profile.stage(Stage::Norm, || {
+                x.add(&mixed);
+                layer.post_attention_norm.rows(isa, &x)
+            })?;
             let h = Input::new(&h, &self.arithmetic);
-            let product = swiglu(layer.gate.apply(&h)?, &layer.up.apply(&h)?);
-            x.add(&layer.down.apply(&Input::new(&product, &self.arithmetic))?);
+            let (gate, up) = (layer.gate.apply(&h)?, layer.up.apply(&h)?);
+            let product = profile.stage(Stage::Gate, || swiglu(isa, gate, &up))?;
+            let mlp = layer.down.apply(&Input::new(&product, &self.arithmetic))?;
+            profile.stage(Stage::Norm, || x.add(&mlp));
 
             for (place, _) in taps.iter().enumerate().filter(|(_, tap)| **tap == l) {
                 let at = place * self.config.hidden;
@@ -152,15 +165,14 @@ impl Target {
                 }
             }
         }
-        let mut last = match rows {
+        let last = match rows {
             LogitRows::None => None,
             LogitRows::Last => Some(x.slice(n - 1..n)),
             LogitRows::All => Some(x),
         };
-        if let Some(x) = &mut last {
-            self.output_norm.apply_each(x.data_mut());
-        }
-        let logits = last.map(|x| self.head(&x)).transpose()?;
+        let norm = |x| profile.stage(Stage::Norm, || self.output_norm.rows(isa, &x));
+        let head = |x: Rows<Primal>| self.head(&norm(x)?);
+        let logits = last.map(head).transpose()?;
         state.end();
         let taps = (width > 0).then(|| Rows::from_vec(width, tapped));
         Ok((Pass { logits, taps }, recorded))
@@ -177,70 +189,72 @@ impl Target {
         let c = &self.config;
         let dim = c.head_dim;
         let a = Input::new(a, &self.arithmetic);
-        let mut qg = mixer.q.apply(&a)?;
+        let qg = mixer.q.apply(&a)?;
         let (mut k, v) = (mixer.k.apply(&a)?, mixer.v.apply(&a)?);
-        mixer.k_norm.apply_each(k.data_mut());
-        for ((k, v), angles) in k.iter_mut().zip(v.iter()).zip(angles) {
-            angles.turn_each(k, dim);
-            cache.append(k, v);
-        }
-        let scale = (1.0 / (dim as f64).sqrt()) as f32;
-        let mut out = Rows::zeroed(qg.n(), c.q_width());
-        for (i, ((qg, out), angles)) in qg.iter_mut().zip(out.iter_mut()).zip(angles).enumerate() {
-            let heads = qg.chunks_exact_mut(2 * dim).zip(out.chunks_exact_mut(dim));
-            for (head, (qg, out)) in heads.enumerate() {
-                let (q, gate) = qg.split_at_mut(dim);
-                mixer.q_norm.apply(q);
-                angles.turn(q);
-                let kv_head = head / (c.heads / c.kv_heads);
-                attend(q, cache, kv_head * dim, 0..start + i + 1, scale, out);
-                for (out, gate) in out.iter_mut().zip(&*gate) {
-                    *out *= sigmoid(*gate);
-                }
+        let isa = self.arithmetic.isa;
+        let out = self.arithmetic.profile.stage(Stage::Attention, || {
+            mixer.k_norm.apply_each(isa, k.data_mut());
+            for ((k, v), angles) in k.iter_mut().zip(v.iter()).zip(angles) {
+                angles.turn_each(k, dim);
+                cache.append(k, v);
             }
-        }
+            let scale = (1.0 / (dim as f64).sqrt()) as f32;
+            let (n, width) = (qg.n(), c.q_width());
+            let mut q = Rows::zeroed(n, width);
+            spread::parts(q.data_mut(), width, width / 2, |i, q| {
+                let heads = q.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+                heads.for_each(|(q, qg)| q.copy_from_slice(&qg[..dim]));
+                mixer.q_norm.apply_each(isa, q);
+                angles[i].turn_each(q, dim);
+                Ok(())
+            })?;
+            let visible: Vec<_> = (0..n).map(|i| 0..start + i + 1).collect();
+            let mut out = Rows::zeroed(n, width);
+            attend_rows(isa, q.data(), cache, &visible, scale, out.data_mut())?;
+            spread::parts(out.data_mut(), width, 2 * width, |i, out| {
+                let heads = out.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
+                heads.for_each(|(out, qg)| simd::map(isa, gated, (out, &qg[dim..])));
+                Ok(())
+            })?;
+            Ok::<_, Error>(out)
+        })?;
         mixer.output.apply(&Input::new(&out, &self.arithmetic))
     }
 
-    fn gdn(
+    /// What the tokens do to a delta-net layer with this history, and the gates of its output.
+    fn gdn_tokens(
         &self,
         mixer: &Gdn,
         a: &Rows<Primal>,
-        state: &mut GdnState,
-        mut took_in: impl FnMut(Token),
-    ) -> Result<Rows<Primal>, Error> {
-        let gdn = self.config.gdn;
-        let (dim, eps) = (gdn.head_dim, self.config.eps);
+        history: &[f32],
+    ) -> Result<(Tokens, Rows<Primal>), Error> {
+        let heads = self.config.gdn.heads();
+        let scales = (self.config.eps, (1.0 / (heads.dim as f64).sqrt()) as f32);
         let a = Input::new(a, &self.arithmetic);
         let (u, z) = (mixer.qkv.apply(&a)?, mixer.gate.apply(&a)?);
-        let (alpha, beta) = (mixer.alpha.apply(&a)?, mixer.beta.apply(&a)?);
-        let q_scale = (1.0 / (dim as f64).sqrt()) as f32;
-        let mut out = Rows::zeroed(u.n(), gdn.inner());
-        for (i, u) in u.iter().enumerate() {
-            let mut q = mixer.conv.apply(&state.history, u);
-            shift(&mut state.history, u);
-            let v = q.split_off(2 * gdn.key_width());
-            let mut k = q.split_off(gdn.key_width());
-            q.chunks_exact_mut(dim).chain(k.chunks_exact_mut(dim)).for_each(|x| l2_norm(x, eps));
-            q.iter_mut().for_each(|q| *q *= q_scale);
-            let gates = alpha.row(i).iter().zip(&mixer.dt).zip(&mixer.a);
-            let decay = gates.map(|((alpha, dt), a)| exp(a * softplus(alpha + dt))).collect();
-            let beta = beta.row(i).iter().map(|b| sigmoid(*b)).collect();
-            let update = Update { k, v, decay, beta };
-            state.delta.update(&update);
-            let out = out.row_mut(i);
-            state.delta.read(&q, out);
-            mixer.norm.apply_each(out);
-            for (out, z) in out.iter_mut().zip(z.row(i)) {
-                *out *= silu(*z);
+        let (mut decay, mut beta) = (mixer.alpha.apply(&a)?, mixer.beta.apply(&a)?);
+        let Arithmetic { isa, profile, .. } = &self.arithmetic;
+        let convolve = || mixer.conv.queries_keys_values(*isa, history, &u, heads, scales);
+        let qkv = profile.stage(Stage::Convolution, convolve)?;
+        // Alpha and beta of a token become its decays and strengths.
+        let width = heads.value_heads;
+        let parts = ((decay.data_mut(), width), (beta.data_mut(), width));
+        spread::parts2(parts.0, parts.1, 100 * width, |_, decay, beta| {
+            for ((decay, dt), a) in decay.iter_mut().zip(&mixer.dt).zip(&mixer.a) {
+                *decay = exp(a * softplus(*decay + dt));
             }
-            took_in(Token { u: u.to_vec(), update });
-        }
-        if self.permuted {
-            for out in out.iter_mut() {
-                out.copy_from_slice(&tiled_to_grouped(out, gdn.key_heads, dim));
-            }
-        }
-        mixer.out.apply(&Input::new(&out, &self.arithmetic))
+            beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
+            Ok(())
+        })?;
+        let updates = Updates { heads, qkv, decay: decay.into_vec(), beta: beta.into_vec() };
+        Ok((Tokens { u, updates }, z))
+    }
+}
+
+/// `out ⊙ sigmoid(gate)`.
+#[inline(always)]
+fn gated((out, gate): (&mut [f32], &[f32])) {
+    for (out, gate) in out.iter_mut().zip(gate) {
+        *out *= sigmoid(*gate);
     }
 }

@@ -15,9 +15,10 @@ use super::tensors::{EMBEDDING, GgufTensors, HEAD, Stored, Tensors};
 use crate::Error;
 use crate::backend::Backend;
 use crate::embedding::{Embedding, Table};
-use crate::gdn::{CausalConv, HeadOrder};
+use crate::gdn::{CausalConv, GatedNorm, HeadOrder};
 use crate::linear::{Arithmetic, Linear};
 use crate::norm::RmsNorm;
+use crate::profile::Profile;
 use crate::quant::ActQuant;
 use crate::rope::Rope;
 use crate::rotation::Rotation;
@@ -32,8 +33,6 @@ pub struct Target {
     pub(super) output_norm: RmsNorm,
     pub(super) head: Linear,
     pub(super) rope: Rope,
-    /// Whether the output of the delta nets is brought from tiled to grouped order.
-    pub(super) permuted: bool,
 }
 
 #[derive(Debug)]
@@ -75,7 +74,7 @@ pub(super) struct Gdn {
     pub(super) a: Vec<f32>,
     /// Added to alpha, `[value_heads]`.
     pub(super) dt: Vec<f32>,
-    pub(super) norm: RmsNorm,
+    pub(super) norm: GatedNorm,
 }
 
 impl Target {
@@ -154,8 +153,7 @@ impl Target {
             embedding,
             head,
             rope: Rope::new(config.rope_theta, config.rope_dims),
-            permuted: hadamard.is_some_and(|h| h.v_grouped) && config.gdn.order == HeadOrder::Tiled,
-            arithmetic: Arithmetic { act, rotation },
+            arithmetic: Arithmetic::new(act, rotation, isa),
             config,
         })
     }
@@ -182,6 +180,11 @@ impl Target {
     #[must_use]
     pub fn arithmetic(&self) -> &Arithmetic {
         &self.arithmetic
+    }
+
+    /// Takes times of what follows.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.arithmetic.profile = profile;
     }
 }
 
@@ -248,10 +251,14 @@ impl Loader<'_> {
                     alpha: linear("ssm_alpha.weight", gdn.value_heads, c.hidden)?,
                     beta: linear("ssm_beta.weight", gdn.value_heads, c.hidden)?,
                     out: linear("ssm_out.weight", c.hidden, gdn.inner())?,
-                    conv: CausalConv::new(gdn.channels(), conv),
+                    conv: CausalConv::new(gdn.channels(), &conv),
                     a: values("ssm_a", &[gdn.value_heads])?,
                     dt: values("ssm_dt.bias", &[gdn.value_heads])?,
-                    norm: norm("ssm_norm.weight", gdn.head_dim)?,
+                    norm: GatedNorm::new(
+                        norm("ssm_norm.weight", gdn.head_dim)?,
+                        gdn.heads(),
+                        gdn.order == HeadOrder::Tiled && self.hadamard.is_some_and(|h| h.v_grouped),
+                    ),
                 })
             }
         };

@@ -37,14 +37,12 @@ impl State {
     #[must_use]
     pub fn new(config: &Config, kv: KvType) -> Self {
         let layer = |kind: &LayerKind| match kind {
-            LayerKind::Attention => LayerState::Attention(KvCache::new(config.kv_width(), kv)),
+            LayerKind::Attention => {
+                LayerState::Attention(KvCache::new(config.kv_heads, config.head_dim, kv))
+            }
             LayerKind::Gdn => LayerState::Gdn(GdnState {
                 history: vec![0.0; (config.gdn.conv_kernel - 1) * config.gdn.channels()],
-                delta: DeltaState::new(
-                    config.gdn.value_heads,
-                    config.gdn.head_dim,
-                    config.gdn.order,
-                ),
+                delta: DeltaState::new(config.gdn.heads()),
             }),
         };
         let layers = config.layers.iter().map(layer).collect();
@@ -89,22 +87,26 @@ impl State {
     /// Takes in the first `n` tokens of a verified pass: their keys and values stay, their updates of
     /// the recurrent states are replayed.
     ///
+    /// # Errors
+    /// [`Error::FloatEnvironment`], after which the state can no longer be used.
+    ///
     /// # Panics
     /// If the pass has fewer rows, or is not the last one that was computed from this state.
-    pub fn commit(&mut self, verified: &Verified, n: usize) {
+    pub fn commit(&mut self, verified: &Verified, n: usize) -> Result<(), Error> {
         assert!(verified.start == self.len && n <= verified.n, "a pass of this state");
         self.truncate(self.len + n);
         let states = self.layers.iter_mut().filter_map(|layer| match layer {
             LayerState::Gdn(state) => Some(state),
             LayerState::Attention(_) => None,
         });
+        self.broken = true;
         for (state, tokens) in states.zip(&verified.gdn) {
-            for token in &tokens[..n] {
-                shift(&mut state.history, &token.u);
-                state.delta.update(&token.update);
-            }
+            shift(&mut state.history, &tokens.u.data()[..n * tokens.u.width()]);
+            state.delta.replay(verified.isa, &tokens.updates, n)?;
         }
         self.len += n;
+        self.broken = false;
+        Ok(())
     }
 
     /// The digest of this state and of the token that was delivered last but not taken in yet.
