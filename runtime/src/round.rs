@@ -113,6 +113,12 @@ pub trait Observer {
     fn committed(&mut self, state: &State, pending: u32) {
         let _ = (state, pending);
     }
+
+    /// A round is over; its tokens were delivered and committed. The first token of a request
+    /// belongs to no round.
+    fn round(&mut self, round: &Round) {
+        let _ = round;
+    }
 }
 
 /// Observes nothing.
@@ -167,6 +173,7 @@ impl Session {
                 break;
             }
             let (round, end) = run.round(self, context)?;
+            run.observer.round(&round);
             rounds.push(round);
             finish = end;
         }

@@ -8,7 +8,11 @@
 //! * tokens per round, untrimmed: what the target agreed with counts although a stop ended the answer
 //!   before it; the figure that published benchmarks give.
 
+mod timings;
+
 use crate::round::Generated;
+
+pub use timings::{Drafts, SpecStatus, Timings};
 
 /// Drafts over the rounds of one request, or of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

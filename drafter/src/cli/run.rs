@@ -14,7 +14,7 @@ use runtime::profile::Profile;
 use runtime::round::{
     DrafterProposer, Finish, Generated, Limits, Observer, Sampler, Session, Speculation,
 };
-use runtime::stats::DraftStats;
+use runtime::stats::{DraftStats, SpecStatus, Timings};
 use runtime::target::State;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ use super::models::{Models, milliseconds};
 use super::pair::Pair;
 use super::profile;
 use super::prompt::Prompt;
-use super::summary::{SpecStatus, Timings, warn_of_a_wrong_pair};
+use super::summary::{self, warn_of_a_wrong_pair};
 use super::text::{Streamer, Text};
 
 /// Prompt tokens of a pass: enough to share the decoding of weights, few enough to show progress.
@@ -132,7 +132,10 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let speculating = models.drafter.is_some();
     let prompt_time = (ids.len(), watcher.prompt_ms);
     let predicted_ms = (total_ms - watcher.prompt_ms).max(0.0);
-    let timings = Timings::new(models.load_ms, prompt_time, predicted_ms, &generated, speculating);
+    let timings = Timings {
+        load_ms: Some(models.load_ms),
+        ..Timings::new(prompt_time, predicted_ms, &generated, speculating)
+    };
     let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
     if streams.json() {
         streams.document(&Document {
@@ -189,7 +192,7 @@ fn check(args: &RunArgs, ids: &[u32], models: &Models, streams: &Streams) -> any
 
 fn report(streams: &Streams, generated: &Generated, timings: &Timings, spec: &SpecStatus) {
     if !streams.json() {
-        timings.lines().iter().for_each(|line| streams.status(line));
+        summary::lines(timings).iter().for_each(|line| streams.status(line));
         streams.status(&format!("speculation: {} ({})", spec.state, spec.reason));
     }
     match generated.finish {
@@ -211,22 +214,14 @@ fn status(
     models: &Models,
     prompt: usize,
 ) -> SpecStatus {
-    let of = |state, reason: &str| SpecStatus { state, reason: reason.into() };
     if !speculating {
-        let reason = if args.spec == Spec::Off { "--spec off" } else { "no --drafter" };
-        return of("off", reason);
+        return SpecStatus::off(if args.spec == Spec::Off { "--spec off" } else { "no --drafter" });
     }
     if draft_max == 0 {
-        return of("off", "--draft-max 0");
+        return SpecStatus::off("--draft-max 0");
     }
     let end = models.drafter.as_ref().map_or(0, |d| d.config().max_position_embeddings);
-    if prompt + generated.ids.len() > end {
-        return of(
-            "fallback",
-            &format!("past the {end} positions of the drafter, tokens were not drafted"),
-        );
-    }
-    of("active", &format!("at most {draft_max} drafts a round"))
+    SpecStatus::of(draft_max, prompt + generated.ids.len(), end)
 }
 
 /// The names of OpenAI's API.

@@ -6,14 +6,14 @@ use command_line::exit::{Outcome, Usage};
 use command_line::{Streams, signals};
 use runtime::exact::{Chosen, Difference, Pair, Proof, prove};
 use runtime::round::{Finish, Generated, Limits, Sampler, Verifier};
-use runtime::stats::DraftStats;
+use runtime::stats::{DraftStats, Drafts};
 use serde::Serialize;
 
 use super::SCHEMA;
 use super::args::VerifyExactArgs;
 use super::models::Models;
 use super::prompt;
-use super::summary::{Drafts, warn_of_a_wrong_pair};
+use super::summary::warn_of_a_wrong_pair;
 use super::text::Text;
 
 /// Tokens of each answer when nothing is said.

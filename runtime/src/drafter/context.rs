@@ -50,6 +50,12 @@ impl Context {
         self.len == 0
     }
 
+    /// The size of keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(KvCache::bytes).sum()
+    }
+
     /// The first position that a block may see.
     fn first(&self) -> usize {
         self.window.map_or(0, |window| self.len.saturating_sub(window))

@@ -84,6 +84,62 @@ impl State {
         }
     }
 
+    /// A copy that lacks keys and values before `first`: what a snapshot holds whose beginning
+    /// another one has.
+    ///
+    /// # Panics
+    /// If `first` lies behind the last token.
+    #[must_use]
+    pub fn tail(&self, first: usize) -> Self {
+        let layer = |layer: &LayerState| match layer {
+            LayerState::Attention(cache) => {
+                let mut cache = cache.tail(first);
+                cache.truncate(self.len);
+                LayerState::Attention(cache)
+            }
+            LayerState::Gdn(state) => LayerState::Gdn(state.clone()),
+        };
+        let layers = self.layers.iter().map(layer).collect();
+        Self { len: self.len, layers, gdn: self.gdn, broken: self.broken }
+    }
+
+    /// Puts parts together: the state of the last one, with the keys and values of all. The first
+    /// one begins at position 0, each of the others is the [`State::tail`] of what follows the one
+    /// before it. None of no parts.
+    ///
+    /// # Panics
+    /// If one does not follow the other, or they are of different models.
+    #[must_use]
+    pub fn join(parts: &[&Self]) -> Option<Self> {
+        let (last, earlier) = parts.split_last()?;
+        let Some((first, middle)) = earlier.split_first() else { return Some((*last).clone()) };
+        let mut layers = last.layers.clone();
+        for (l, layer) in layers.iter_mut().enumerate() {
+            let LayerState::Attention(cache) = layer else { continue };
+            let part = |part: &Self| match &part.layers[l] {
+                LayerState::Attention(cache) => cache.tail(cache.first()),
+                LayerState::Gdn(_) => unreachable!("states of one model"),
+            };
+            let mut whole = part(first);
+            middle.iter().for_each(|middle| whole.extend(&part(middle)));
+            whole.extend(cache);
+            *cache = whole;
+        }
+        Some(Self { len: last.len, layers, gdn: last.gdn, broken: last.broken })
+    }
+
+    /// The size of keys, values and recurrent states.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let bytes = |layer: &LayerState| match layer {
+            LayerState::Attention(cache) => cache.bytes(),
+            LayerState::Gdn(state) => {
+                size_of::<f32>() * (state.history.len() + state.delta.values().len())
+            }
+        };
+        self.layers.iter().map(bytes).sum()
+    }
+
     /// Takes in the first `n` tokens of a verified pass: their keys and values stay, their updates of
     /// the recurrent states are replayed.
     ///
