@@ -16,6 +16,7 @@ pub mod attention;
 pub mod backend;
 pub mod drafter;
 pub mod embedding;
+pub mod engine;
 mod error;
 pub mod exact;
 pub mod fpenv;
