@@ -30,10 +30,10 @@ fn folder() -> PathBuf {
 
 fn models() -> Models {
     let path = folder().join("target.gguf");
-    let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu).unwrap();
+    let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
     let drafter = folder().join("drafter/model.safetensors");
     let drafter =
-        Drafter::open(&drafter, None, &target, ActQuant::A8, Isa::detect(), &Cpu).unwrap();
+        Drafter::open(&drafter, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
     let file = File::open(Source::open(&path).unwrap()).unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let sources = StopSources { gguf: Some(&file), ..StopSources::default() };

@@ -52,7 +52,7 @@ impl Context {
 
     /// The size of keys and values.
     #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.layers.iter().map(KvCache::bytes).sum()
     }
 

@@ -114,7 +114,7 @@ impl Snapshots {
         let parent = parent.filter(held).cloned();
         let first = parent.as_ref().map_or(0, |p| p.len());
         let tail = state.tail(first);
-        let bytes = tail.bytes() + context.map_or(0, Context::bytes) + std::mem::size_of_val(ids);
+        let bytes = tail.bytes() + context.map_or(0, Context::held_bytes) + std::mem::size_of_val(ids);
         if bytes > self.limit {
             return None;
         }
@@ -196,10 +196,10 @@ mod tests {
     fn what_comes_back_is_what_was_kept() {
         let pair = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/pair");
         let path = pair.join("target.gguf");
-        let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu).unwrap();
+        let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
         let path = pair.join("drafter/model.safetensors");
         let drafter =
-            Drafter::open(&path, None, &target, ActQuant::A8, Isa::detect(), &Cpu).unwrap();
+            Drafter::open(&path, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
         let ids: Vec<u32> = (0..300).map(|i| i * i % 1500).collect();
         let ends = [10, 11, 90, 200, 300];
         let (mut taken, mut expected) = (Taken::nothing(&target, &drafter), Vec::new());
