@@ -6,9 +6,11 @@ mod link;
 mod memory;
 mod models;
 mod pair;
+mod port;
 mod profile;
 mod prompt;
 mod run;
+mod serve;
 mod summary;
 mod text;
 mod verify_exact;
@@ -32,6 +34,7 @@ fn run(cli: &Cli) -> ExitCode {
     let command = || match &cli.command {
         Command::Run(args) => run::run(args, &cli.workers, &streams),
         Command::VerifyExact(args) => verify_exact::run(args, &cli.workers, &streams),
+        Command::Serve(args) => serve::run(args, &cli.workers, &streams),
         Command::Link(args) => link::link(args, &cli.workers, &streams),
         Command::List => link::list(&streams),
         Command::Show(args) => link::show(args, &streams),

@@ -33,7 +33,8 @@ fn models() -> Models {
     let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
     let drafter = folder().join("drafter/model.safetensors");
     let drafter =
-        Drafter::open(&drafter, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
+        Drafter::open(&drafter, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default())
+            .unwrap();
     let file = File::open(Source::open(&path).unwrap()).unwrap();
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let sources = StopSources { gguf: Some(&file), ..StopSources::default() };

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which crates of the workspace a crate is built from.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("hadamard", &[]),
     ("formats", &[]),
     ("command-line", &["formats", "hadamard"]),
     ("compiler", &["command-line", "formats", "hadamard"]),
     ("runtime", &["formats", "hadamard"]),
-    ("drafter", &["command-line", "formats", "hadamard", "runtime"]),
+    ("server", &["formats", "hadamard", "runtime"]),
+    ("drafter", &["command-line", "formats", "hadamard", "runtime", "server"]),
     ("xtask", &["formats", "hadamard"]),
     ("integration-tests", &[]),
 ];

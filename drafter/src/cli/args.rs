@@ -1,6 +1,7 @@
 //! What can be asked for.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
@@ -31,7 +32,7 @@ Exit codes:
   1    the files are sound, but the answer is no (verify-exact, link)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
-  4    the output cannot be written
+  4    the output cannot be written, or the port is taken
   5    the computation failed: numbers that are none, a changed floating-point environment
   130  interrupted (143 when terminated, 129 when the terminal went away)";
 
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Default(DefaultArgs),
     /// Answers one prompt; text on standard output, figures on standard error
     Run(RunArgs),
+    /// Serves an OpenAI-compatible interface, and a page to chat, with speculation on
+    Serve(ServeArgs),
     /// Proves on your own models that speculation changes nothing
     ///
     /// Decodes every prompt plainly, then with every draft length, and compares ids, the bits of
@@ -136,6 +139,57 @@ pub(crate) struct RunArgs {
     /// Show special tokens in the text
     #[arg(long)]
     pub(crate) special: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    /// Whether to speculate: `auto` does if there is a drafter, `required` fails without one
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub(crate) spec: Spec,
+    /// Most drafts of a round; more than the drafter's block minus one are cut [default: all]
+    #[arg(long, value_name = "K")]
+    pub(crate) draft_max: Option<usize>,
+    /// Address to listen on; beyond this machine only with --api-key
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port; 0: any free one. The default is also that of flm and oflm
+    #[arg(long, value_name = "PORT", default_value_t = 52625)]
+    pub(crate) port: u16,
+    /// Most tokens of prompt and answer together [default: the target's context length]
+    #[arg(long, value_name = "N")]
+    pub(crate) ctx: Option<usize>,
+    /// Name of the model in the interface [default: that of the link, or of the target's file]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model_name: Option<String>,
+    /// Jinja file that renders chats [default: the target's own template]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chat_template: Option<PathBuf>,
+    /// Key that clients must send; better in a file or the variable, where nobody else sees it
+    #[arg(long, value_name = "KEY", env = "DRAFTER_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// File with the key, on its first line
+    #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
+    pub(crate) api_key_file: Option<PathBuf>,
+    /// Origin whose pages may ask, such as https://chat.example (repeatable)
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
+    /// Name under which the server may be asked, beside localhost and addresses (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allowed_host: Vec<String>,
+    /// Requests that may wait; further ones get status 503
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) queue: usize,
+    /// Megabytes for snapshots, which save taking in the same beginnings again; 0: none
+    #[arg(long, value_name = "MB", default_value_t = 1024)]
+    pub(crate) cache_ram: usize,
+    /// Temperature of requests that give none [default: the model's own, or 0]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) default_temperature: Option<f32>,
+    /// What the drafter knows of the draws; changes its acceptance, no token
+    #[arg(long, value_name = "HOW", default_value = "full")]
+    pub(crate) draft_noise: DraftNoise,
 }
 
 #[derive(Debug, Args)]
@@ -272,6 +326,16 @@ pub(crate) enum DraftNoise {
     Full,
 }
 
+impl From<DraftNoise> for Coupling {
+    fn from(noise: DraftNoise) -> Self {
+        match noise {
+            DraftNoise::Off => Self::Off,
+            DraftNoise::Noise => Self::Noise,
+            DraftNoise::Full => Self::Full,
+        }
+    }
+}
+
 impl SamplingArgs {
     pub(crate) fn sampling(&self) -> Sampling {
         Sampling {
@@ -284,11 +348,7 @@ impl SamplingArgs {
     }
 
     pub(crate) fn coupling(&self) -> Coupling {
-        match self.draft_noise {
-            DraftNoise::Off => Coupling::Off,
-            DraftNoise::Noise => Coupling::Noise,
-            DraftNoise::Full => Coupling::Full,
-        }
+        self.draft_noise.into()
     }
 }
 

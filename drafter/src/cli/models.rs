@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use command_line::Streams;
 use command_line::args::Workers;
 use command_line::exit::reading;
 use formats::shown_path;
@@ -45,6 +46,17 @@ impl Models {
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })
     }
+}
+
+/// Most drafts of a round: what is wanted, as far as the drafter's block has so many. None without a
+/// drafter.
+pub(crate) fn draft_max(models: &Models, wanted: Option<usize>, streams: &Streams) -> usize {
+    let Some(drafter) = &models.drafter else { return 0 };
+    let most = drafter.config().block_size - 1;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted > most) {
+        streams.note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
+    }
+    wanted.map_or(most, |wanted| wanted.min(most))
 }
 
 fn advised(error: anyhow::Error, hint: Option<String>) -> anyhow::Error {

@@ -11,6 +11,8 @@ use crate::link::store::{Link, Store};
 /// The paths of a target and perhaps a drafter.
 #[derive(Debug, Clone)]
 pub(crate) struct Pair {
+    /// The link, if it is one.
+    pub(crate) name: Option<String>,
     pub(crate) target: PathBuf,
     pub(crate) drafter: Option<PathBuf>,
     pub(crate) drafter_config: Option<PathBuf>,
@@ -22,6 +24,7 @@ impl Pair {
     pub(crate) fn of(args: &ModelArgs) -> anyhow::Result<Self> {
         if let Some(target) = &args.target {
             return Ok(Self {
+                name: None,
                 target: target.clone(),
                 drafter: args.drafter.clone(),
                 drafter_config: args.drafter_config.clone(),
@@ -42,6 +45,7 @@ impl Pair {
 
     fn of_link(link: Link) -> Self {
         Self {
+            name: Some(link.name.as_str().to_owned()),
             target: link.target.path.0,
             drafter: Some(link.drafter.path.0),
             drafter_config: link.drafter_config.map(|config| config.0),

@@ -22,7 +22,7 @@ use super::SCHEMA;
 use super::args::{PromptSource, RunArgs, Spec};
 use super::exit::Input;
 use super::memory::Memory;
-use super::models::{Models, milliseconds};
+use super::models::{self, Models, milliseconds};
 use super::pair::Pair;
 use super::profile;
 use super::prompt::Prompt;
@@ -90,17 +90,7 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         context: Context::new(drafter.config(), kv),
         coupling: args.sampling.coupling(),
     });
-    let draft_max = models.drafter.as_ref().map_or(0, |drafter| {
-        let most = drafter.config().block_size - 1;
-        match args.draft_max {
-            Some(wanted) if wanted > most => {
-                streams
-                    .note(&format!("--draft-max {wanted}: the drafter's block has {most} drafts"));
-                most
-            }
-            wanted => wanted.unwrap_or(most),
-        }
-    });
+    let draft_max = models::draft_max(&models, args.draft_max, streams);
     let speculation = match &mut proposer {
         None => Speculation::Off,
         Some(proposer) => Speculation::On { proposer, max: draft_max },

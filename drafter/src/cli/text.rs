@@ -7,7 +7,8 @@ use formats::gguf::File;
 use formats::{Source, shown_path};
 use runtime::Error;
 use runtime::text::{
-    Chat, ChatTemplate, Controls, Detokenizer, JsonFile, Message, StopSources, Tokenizer, stop_set,
+    Chat, ChatTemplate, Controls, Detokenizer, JsonFile, Message, SamplingDefaults, StopSources,
+    Tokenizer, stop_set,
 };
 
 use super::args::{OnOff, PromptArgs};
@@ -21,6 +22,16 @@ pub(crate) struct Text {
     tokenizer: Option<Tokenizer>,
     template: Option<Result<ChatTemplate, String>>,
     stops: BTreeSet<u32>,
+    defaults: SamplingDefaults,
+}
+
+/// What a server needs of a [`Text`].
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) template: Result<ChatTemplate, String>,
+    pub(crate) stops: BTreeSet<u32>,
+    pub(crate) defaults: SamplingDefaults,
 }
 
 impl Text {
@@ -36,6 +47,7 @@ impl Text {
             let tokenizer = Tokenizer::from_gguf(&file)?;
             let sources = StopSources { gguf: Some(&file), ..StopSources::default() };
             text.stops = stop_set(&tokenizer, &sources)?;
+            text.defaults = SamplingDefaults::from_gguf(&file)?;
             if file.get("tokenizer.chat_template").is_some() {
                 text.set_template(ChatTemplate::from_gguf(&file, &tokenizer));
             }
@@ -60,6 +72,9 @@ impl Text {
             config: config.as_ref(),
         };
         text.stops = stop_set(&tokenizer, &sources)?;
+        if let Some(generation) = &generation {
+            text.defaults = SamplingDefaults::from_generation_config(generation)?;
+        }
         if let Some(path) = there("chat_template.jinja") {
             text.set_template(ChatTemplate::read(&Source::open(path)?, &tokenizer));
         }
@@ -69,12 +84,22 @@ impl Text {
 
     fn without(path: &Path) -> Self {
         let path = path.to_path_buf();
-        Self { path, tokenizer: None, template: None, stops: BTreeSet::new() }
+        let defaults = SamplingDefaults::default();
+        Self { path, tokenizer: None, template: None, stops: BTreeSet::new(), defaults }
     }
 
     /// A template that cannot be used is no harm until a chat is asked for.
     fn set_template(&mut self, template: Result<ChatTemplate, Error>) {
         self.template = Some(template.map_err(|e| e.to_string()));
+    }
+
+    /// All of it; refuses a target without tokenizer.
+    pub(crate) fn into_parts(self) -> Result<Parts, Input> {
+        let none = self.lacks("tokenizer");
+        let template =
+            self.template.unwrap_or_else(|| Err("the target has no chat template".into()));
+        let tokenizer = self.tokenizer.ok_or(none)?;
+        Ok(Parts { tokenizer, template, stops: self.stops, defaults: self.defaults })
     }
 
     /// Whether text can be read.

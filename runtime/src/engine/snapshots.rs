@@ -114,7 +114,8 @@ impl Snapshots {
         let parent = parent.filter(held).cloned();
         let first = parent.as_ref().map_or(0, |p| p.len());
         let tail = state.tail(first);
-        let bytes = tail.bytes() + context.map_or(0, Context::held_bytes) + std::mem::size_of_val(ids);
+        let bytes =
+            tail.bytes() + context.map_or(0, Context::held_bytes) + std::mem::size_of_val(ids);
         if bytes > self.limit {
             return None;
         }
@@ -199,7 +200,8 @@ mod tests {
         let target = Target::open(&path, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
         let path = pair.join("drafter/model.safetensors");
         let drafter =
-            Drafter::open(&path, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default()).unwrap();
+            Drafter::open(&path, None, &target, ActQuant::A8, Isa::detect(), &Cpu::default())
+                .unwrap();
         let ids: Vec<u32> = (0..300).map(|i| i * i % 1500).collect();
         let ends = [10, 11, 90, 200, 300];
         let (mut taken, mut expected) = (Taken::nothing(&target, &drafter), Vec::new());

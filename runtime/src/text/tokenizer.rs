@@ -162,7 +162,10 @@ impl Tokenizer {
     }
 
     /// The bytes of one token; none of padding and of control tokens that are hidden.
-    pub(super) fn bytes(&self, id: u32, controls: Controls) -> Result<&[u8], Error> {
+    ///
+    /// # Errors
+    /// [`Error::TokenId`] for an id outside the vocabulary.
+    pub fn bytes(&self, id: u32, controls: Controls) -> Result<&[u8], Error> {
         let kind = self.kind(id).ok_or(Error::TokenId { id, vocab: self.vocab() })?;
         if kind == Kind::Control && controls == Controls::Hidden {
             return Ok(&[]);
