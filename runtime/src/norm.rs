@@ -37,7 +37,7 @@ impl RmsNorm {
 
     /// [`RmsNorm::apply`] to each run of the weight's width: rows, or the heads of rows.
     pub fn apply_each(&self, isa: Isa, x: &mut [f32]) {
-        simd::map(isa, each, (self, x));
+        each(isa, self, x);
     }
 
     /// The rows, normed.
@@ -58,9 +58,10 @@ impl RmsNorm {
     }
 }
 
-#[inline(always)]
-fn each((norm, x): (&RmsNorm, &mut [f32])) {
-    x.chunks_exact_mut(norm.weight.len()).for_each(|x| norm.apply(x));
+simd::per_isa! {
+    fn each(norm: &RmsNorm, x: &mut [f32]) {
+        x.chunks_exact_mut(norm.weight.len()).for_each(|x| norm.apply(x));
+    }
 }
 
 /// `x_i = x_i / max(sqrt(Σ x²), eps)`: the norm in f64, rounded to f32 before the division.

@@ -295,11 +295,17 @@ impl Run<'_, '_> {
         let drafts = self.propose(session, pending, context)?;
         let mut ids = vec![pending];
         ids.extend(&drafts);
-        let verify = || target.verify(&mut session.state, &ids, &self.taps());
-        let (pass, verified) = profile.part(Part::Verify, verify)?;
+        let (taps, position) = (self.taps(), session.state.len() + 1);
+        let (pass, verified) = profile.part(Part::Verify, || {
+            if drafts.is_empty() {
+                // Nothing can be rejected, so the state moves on at once.
+                let pass = target.advance(&mut session.state, &ids, &taps, LogitRows::Last)?;
+                return Ok::<_, Error>((pass, None));
+            }
+            let (pass, verified) = target.verify(&mut session.state, &ids, &taps)?;
+            Ok((pass, Some(verified)))
+        })?;
         let logits = pass.logits.ok_or(Error::EmptyPrompt)?;
-
-        let position = session.state.len() + 1;
         let (mut n, mut finish) = (0, None);
         let mut next = pending;
         while finish.is_none() {
@@ -312,7 +318,9 @@ impl Run<'_, '_> {
             }
         }
         // The last token that was delivered stays pending; its predecessors are taken in.
-        profile.part(Part::Commit, || session.state.commit(&verified, n))?;
+        if let Some(verified) = verified {
+            profile.part(Part::Commit, || session.state.commit(&verified, n))?;
+        }
         session.pending = Some(next);
         self.extend(pass.taps.map(|taps| taps.slice(0..n)))?;
         self.observer.committed(&session.state, next);

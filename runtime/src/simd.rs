@@ -6,8 +6,8 @@
 //!
 //! A vector has 16 lanes, of which nothing but `+`, `-`, `×` and loads and stores is asked, lane by
 //! lane and each rounded once. One register, two of half the size, or an array: the bits are the
-//! same. Loops over elements that do not depend on each other need no such vectors; [`map`] compiles
-//! them as they stand, and the compiler finds the lanes.
+//! same. Loops over elements that do not depend on each other need no such vectors; [`per_isa`]
+//! compiles them as they stand, and the compiler finds the lanes.
 
 #![expect(unsafe_code, reason = "calls code that is compiled for instructions of the CPU at hand")]
 
@@ -31,6 +31,12 @@ pub(crate) trait Simd: Copy {
     fn add(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn sub(self, a: Self::F32, b: Self::F32) -> Self::F32;
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// Asks for the cache line that lies `ahead` bytes after the first of `x`; there need not be
+    /// one. The hardware's own prefetch stops at the ends of pages and of bursts.
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T, ahead: usize) {
+        let _ = (x, ahead);
+    }
 }
 
 /// A computation that any instruction set can do.
@@ -61,21 +67,56 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     }
 }
 
-/// Runs `work`, an `#[inline(always)]` function, compiled for the instructions of `isa`.
-pub(crate) fn map<A, R>(isa: Isa, work: impl FnOnce(A) -> R, arguments: A) -> R {
-    struct Map<F, A>(F, A);
+/// Declares functions without vectors of their own that are compiled for each instruction set, and take
+/// an [`Isa`] before their other arguments.
+///
+/// A function that is given to another one as a value would not do: the shim that calls it is compiled
+/// for the baseline, and may not be inlined.
+macro_rules! per_isa {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $ty:ty),* $(,)?) $(-> $result:ty)? $body:block
+    )*) => {$(
+        $(#[$attribute])*
+        #[cfg_attr(
+            target_arch = "x86_64",
+            expect(unsafe_code, reason = "calls code compiled for instructions of the CPU at hand")
+        )]
+        fn $name(isa: hadamard::Isa, $($argument: $ty),*) $(-> $result)? {
+            #[inline(always)]
+            fn plain($($argument: $ty),*) $(-> $result)? $body
 
-    impl<A, R, F: FnOnce(A) -> R> Kernel for Map<F, A> {
-        type Output = R;
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($argument: $ty),*) $(-> $result)? {
+                plain($($argument),*)
+            }
 
-        #[inline(always)]
-        fn run<S: Simd>(self, _: S) -> R {
-            (self.0)(self.1)
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($argument: $ty),*) $(-> $result)? {
+                plain($($argument),*)
+            }
+
+            match isa.level() {
+                #[cfg(target_arch = "x86_64")]
+                hadamard::Level::Avx512 => {
+                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2, avx512f,
+                    // avx512bw, avx512dq and avx512vl, which the function is compiled for.
+                    unsafe { avx512($($argument),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                hadamard::Level::Avx2 => {
+                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2.
+                    unsafe { avx2($($argument),*) }
+                }
+                _ => plain($($argument),*),
+            }
         }
-    }
-
-    run(isa, Map(work, arguments))
+    )*};
 }
+
+pub(crate) use per_isa;
 
 /// Vectors without instructions of their own.
 #[derive(Clone, Copy)]
@@ -138,6 +179,13 @@ mod x86 {
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) fn avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx512(()))
+    }
+
+    #[inline(always)]
+    fn line_at(address: *const i8) {
+        // SAFETY: a prefetch is a hint that never faults, whatever the address; SSE belongs to
+        // x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address) }
     }
 
     /// Proves avx2 and f16c.
@@ -207,6 +255,11 @@ mod x86 {
             // SAFETY: the CPU has avx2, and so avx (see the module).
             self.both(|i| unsafe { _mm256_mul_ps(a[i], b[i]) })
         }
+
+        #[inline(always)]
+        fn prefetch<T>(self, x: &T, ahead: usize) {
+            line_at(std::ptr::from_ref(x).cast::<i8>().wrapping_add(ahead));
+        }
     }
 
     /// Proves avx512f.
@@ -260,6 +313,11 @@ mod x86 {
         fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32 {
             // SAFETY: the CPU has avx512f (see the module).
             unsafe { _mm512_mul_ps(a, b) }
+        }
+
+        #[inline(always)]
+        fn prefetch<T>(self, x: &T, ahead: usize) {
+            line_at(std::ptr::from_ref(x).cast::<i8>().wrapping_add(ahead));
         }
     }
 }
@@ -325,16 +383,18 @@ mod tests {
         }
     }
 
-    #[test]
-    fn loops_over_elements_are_compiled_for_each_set() {
-        #[inline(always)]
-        fn double((x, out): (&[f32], &mut [f32])) -> usize {
+    per_isa! {
+        fn double(x: &[f32], out: &mut [f32]) -> usize {
             out.iter_mut().zip(x).for_each(|(out, x)| *out = 2.0 * x);
             x.len()
         }
+    }
+
+    #[test]
+    fn loops_over_elements_are_compiled_for_each_set() {
         for isa in Isa::available() {
             let mut out = [0.0; 3];
-            assert_eq!(map(isa, double, (&[1.0, 2.0, 3.0], &mut out)), 3);
+            assert_eq!(double(isa, &[1.0, 2.0, 3.0], &mut out), 3);
             assert_eq!(out, [2.0, 4.0, 6.0]);
         }
     }

@@ -20,16 +20,17 @@ pub fn swiglu(isa: Isa, mut gate: Rows<Primal>, up: &Rows<Primal>) -> Result<Row
     assert_eq!((gate.n(), gate.width()), (up.n(), up.width()));
     spread::parts(gate.data_mut(), PART, 2 * PART, |i, gate| {
         let up = &up.data()[i * PART..][..gate.len()];
-        simd::map(isa, product, (gate, up));
+        product(isa, gate, up);
         Ok(())
     })?;
     Ok(gate)
 }
 
-#[inline(always)]
-fn product((gate, up): (&mut [f32], &[f32])) {
-    for (g, u) in gate.iter_mut().zip(up) {
-        *g = silu(*g) * u;
+simd::per_isa! {
+    fn product(gate: &mut [f32], up: &[f32]) {
+        for (g, u) in gate.iter_mut().zip(up) {
+            *g = silu(*g) * u;
+        }
     }
 }
 

@@ -13,7 +13,17 @@ use crate::math::exp;
 use crate::simd::{self, Kernel, LANES, Simd};
 
 /// Positions whose values are used by all queries before the next ones are read.
-const BLOCK: usize = 64;
+const BLOCK: usize = 16;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Asks for as many lines as `part` has, `ahead` bytes after it: a block is read in strides, which
+/// the hardware does not foresee.
+#[inline(always)]
+fn prefetch<S: Simd, T>(simd: S, part: &[T], ahead: usize) {
+    part.iter().step_by(LINE / size_of::<T>()).for_each(|x| simd.prefetch(x, ahead));
+}
 
 /// Some queries of one key head.
 pub(super) struct Strips<'a> {
@@ -41,17 +51,14 @@ impl OnHead for Strips<'_> {
         let first = first / LANES * LANES;
         let len = (end - first).next_multiple_of(LANES);
         let mut scores = vec![0.0; queries.len() * len];
-        let (queries, visible): (Vec<_>, Vec<_>) =
-            queries.into_iter().map(|(q, v)| (q.as_chunks::<LANES>().0, v)).unzip();
-        simd::run(
-            isa,
-            Scores { head, queries: &queries, dim, scale, first, len, out: &mut scores },
-        );
+        let packed = packed(&queries, dim);
+        simd::run(isa, Scores { head, queries: &packed, dim, scale, first, len, out: &mut scores });
 
-        let mut sums = Vec::with_capacity(queries.len());
+        let visible: Vec<_> = queries.into_iter().map(|(_, visible)| visible).collect();
+        let mut sums = Vec::with_capacity(visible.len());
         for (scores, visible) in scores.chunks_exact_mut(len).zip(&visible) {
             let seen = visible.start.max(first) - first..visible.end.max(first) - first;
-            sums.push(simd::map(isa, softmax, (scores, seen)));
+            sums.push(softmax(isa, scores, seen));
         }
         out.fill(0.0);
         let weights = &scores[..];
@@ -65,10 +72,37 @@ impl OnHead for Strips<'_> {
     }
 }
 
+/// How many of `left` queries go over the keys together.
+#[inline(always)]
+fn together(left: usize) -> usize {
+    match left {
+        6.. => 6,
+        4.. => 4,
+        2.. => 2,
+        left => left,
+    }
+}
+
+/// Queries that go [`together`] side by side, `[dim, together]`, with the dimensions in the order of
+/// [`Scores::block`]: lane by lane.
+fn packed(queries: &[(&[f32], Range<usize>)], dim: usize) -> Vec<f32> {
+    let mut packed = Vec::with_capacity(queries.len() * dim);
+    let mut left = queries;
+    while !left.is_empty() {
+        let (group, rest) = left.split_at(together(left.len()));
+        for d in (0..LANES).flat_map(|lane| (lane..dim).step_by(LANES)) {
+            packed.extend(group.iter().map(|(q, _)| q[d]));
+        }
+        left = rest;
+    }
+    packed
+}
+
 /// Scores of positions `first..first + len` by every query: `[queries, len]`.
 struct Scores<'a, T> {
     head: &'a Head<T>,
-    queries: &'a [&'a [[f32; LANES]]],
+    /// See [`packed`].
+    queries: &'a [f32],
     dim: usize,
     scale: f32,
     first: usize,
@@ -81,13 +115,14 @@ impl<T: Element> Kernel for Scores<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(mut self, simd: S) {
+        let n = self.queries.len() / self.dim;
         for block in (0..self.len).step_by(LANES) {
             let mut query = 0;
-            while query < self.queries.len() {
-                query += match self.queries.len() - query {
-                    6.. => self.block::<S, 6>(simd, block, query),
-                    4.. => self.block::<S, 4>(simd, block, query),
-                    2.. => self.block::<S, 2>(simd, block, query),
+            while query < n {
+                query += match together(n - query) {
+                    6 => self.block::<S, 6>(simd, block, query),
+                    4 => self.block::<S, 4>(simd, block, query),
+                    2 => self.block::<S, 2>(simd, block, query),
                     _ => self.block::<S, 1>(simd, block, query),
                 };
             }
@@ -100,14 +135,20 @@ impl<T: Element> Scores<'_, T> {
     #[inline(always)]
     fn block<S: Simd, const Q: usize>(&mut self, simd: S, block: usize, query: usize) -> usize {
         let keys = self.head.key_block(self.first + block, self.dim);
-        let queries: [&[[f32; LANES]]; Q] = std::array::from_fn(|i| self.queries[query + i]);
+        let queries = self.queries[query * self.dim..][..Q * self.dim].as_chunks::<Q>().0;
+        let chunks = self.dim / LANES;
         let mut lanes = [[simd.splat(0.0); Q]; LANES];
-        for (l, lane) in lanes.iter_mut().enumerate() {
+        for (l, (lane, queries)) in lanes.iter_mut().zip(queries.chunks_exact(chunks)).enumerate() {
+            if query == 0 {
+                let part = &keys[l * chunks..(l + 1) * chunks];
+                prefetch(simd, part.as_flattened(), size_of_val(keys));
+            }
             let mut sums = [simd.splat(0.0); Q];
-            for (c, keys) in keys.as_chunks::<LANES>().0.iter().enumerate() {
-                let key = T::load(simd, &keys[l]);
-                for (sum, q) in sums.iter_mut().zip(&queries) {
-                    *sum = simd.add(*sum, simd.mul(simd.splat(q[c][l]), key));
+            let keys = keys.as_chunks::<LANES>().0.iter().map(|keys| &keys[l]);
+            for (key, queries) in keys.zip(queries) {
+                let key = T::load(simd, key);
+                for (sum, q) in sums.iter_mut().zip(queries) {
+                    *sum = simd.add(*sum, simd.mul(simd.splat(*q), key));
                 }
             }
             *lane = sums;
@@ -128,38 +169,39 @@ impl<T: Element> Scores<'_, T> {
     }
 }
 
-/// Makes scores into weights, those outside of `seen` into 0; gives the sum, 0 if nothing is seen.
-#[inline(always)]
-fn softmax((scores, seen): (&mut [f32], Range<usize>)) -> f32 {
-    if seen.is_empty() {
-        scores.fill(0.0);
-        return 0.0;
-    }
-    scores[..seen.start].fill(f32::NEG_INFINITY);
-    scores[seen.end..].fill(f32::NEG_INFINITY);
-    let mut most = [f32::NEG_INFINITY; LANES];
-    for scores in scores.as_chunks::<LANES>().0 {
-        for (most, score) in most.iter_mut().zip(scores) {
-            *most = if *score > *most { *score } else { *most };
+simd::per_isa! {
+    /// Makes scores into weights, those outside of `seen` into 0; gives the sum, 0 if nothing is seen.
+    fn softmax(scores: &mut [f32], seen: Range<usize>) -> f32 {
+        if seen.is_empty() {
+            scores.fill(0.0);
+            return 0.0;
         }
-    }
-    let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
-    scores.iter_mut().for_each(|score| *score = exp(*score - most));
-    // They would be no numbers if the maximum is none.
-    scores[..seen.start].fill(0.0);
-    scores[seen.end..].fill(0.0);
-    let mut lanes = [0.0; LANES];
-    for weights in scores.as_chunks::<LANES>().0 {
-        for (lane, weight) in lanes.iter_mut().zip(weights) {
-            *lane += weight;
+        scores[..seen.start].fill(f32::NEG_INFINITY);
+        scores[seen.end..].fill(f32::NEG_INFINITY);
+        let mut most = [f32::NEG_INFINITY; LANES];
+        for scores in scores.as_chunks::<LANES>().0 {
+            for (most, score) in most.iter_mut().zip(scores) {
+                *most = if *score > *most { *score } else { *most };
+            }
         }
-    }
-    for apart in [8, 4, 2, 1] {
-        for i in 0..apart {
-            lanes[i] += lanes[i + apart];
+        let most = most.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        scores.iter_mut().for_each(|score| *score = exp(*score - most));
+        // They would be no numbers if the maximum is none.
+        scores[..seen.start].fill(0.0);
+        scores[seen.end..].fill(0.0);
+        let mut lanes = [0.0; LANES];
+        for weights in scores.as_chunks::<LANES>().0 {
+            for (lane, weight) in lanes.iter_mut().zip(weights) {
+                *lane += weight;
+            }
         }
+        for apart in [8, 4, 2, 1] {
+            for i in 0..apart {
+                lanes[i] += lanes[i + apart];
+            }
+        }
+        lanes[0]
     }
-    lanes[0]
 }
 
 /// Adds the weighted values to `out`, `[queries, dim]`.
@@ -184,10 +226,10 @@ impl<T: Element> Kernel for Weighted<'_, T> {
             let block = first..end.min(first + BLOCK);
             let mut query = 0;
             while query < self.visible.len() {
-                query += match self.visible.len() - query {
-                    6.. => self.together::<S, 6>(simd, &block, query),
-                    4.. => self.together::<S, 4>(simd, &block, query),
-                    2.. => self.together::<S, 2>(simd, &block, query),
+                query += match together(self.visible.len() - query) {
+                    6 => self.together::<S, 6>(simd, &block, query),
+                    4 => self.together::<S, 4>(simd, &block, query),
+                    2 => self.together::<S, 2>(simd, &block, query),
                     _ => self.together::<S, 1>(simd, &block, query),
                 };
             }
@@ -230,19 +272,25 @@ impl<T: Element> Weighted<'_, T> {
         let dim = self.dim;
         let at = positions.start - self.first;
         let values = self.head.values(positions.clone(), dim);
-        let weights: [&[f32]; Q] = std::array::from_fn(|i| {
-            &self.weights[(query + i) * self.len + at..][..positions.len()]
-        });
+        // Those of a position side by side.
+        let mut weights = [[0.0; Q]; BLOCK];
+        for i in 0..Q {
+            let of_query = &self.weights[(query + i) * self.len + at..][..positions.len()];
+            weights.iter_mut().zip(of_query).for_each(|(weights, w)| weights[i] = *w);
+        }
         let outs = &mut self.out[query * dim..(query + Q) * dim];
         for d in 0..dim / LANES {
+            if query == 0 && values.len() == BLOCK * dim {
+                prefetch(simd, &values[d * BLOCK * LANES..][..BLOCK * LANES], size_of_val(values));
+            }
             let mut sums = [simd.splat(0.0); Q];
             for (i, sum) in sums.iter_mut().enumerate() {
                 *sum = simd.load(&outs[i * dim..].as_chunks().0[d]);
             }
-            for (p, values) in values.chunks_exact(dim).enumerate() {
+            for (values, weights) in values.chunks_exact(dim).zip(&weights) {
                 let value = T::load(simd, &values.as_chunks().0[d]);
-                for (sum, weights) in sums.iter_mut().zip(&weights) {
-                    *sum = simd.add(*sum, simd.mul(simd.splat(weights[p]), value));
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum = simd.add(*sum, simd.mul(simd.splat(*weight), value));
                 }
             }
             for (i, sum) in sums.into_iter().enumerate() {

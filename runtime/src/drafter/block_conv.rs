@@ -53,7 +53,7 @@ impl BlockConv {
                 let at = side as usize * self.taps + t;
                 let base = &self.base[at * channels..][..channels];
                 let delta = &delta.row(i)[at * groups..][..groups];
-                simd::map(isa, add_tap, (self.group, base, delta, z.row(i - t), &mut *out));
+                add_tap(isa, self.group, base, delta, z.row(i - t), out);
             }
             Ok(())
         })?;
@@ -61,13 +61,14 @@ impl BlockConv {
     }
 }
 
-/// A group of channels shares its `delta`.
-#[inline(always)]
-fn add_tap((group, base, delta, z, out): (usize, &[f32], &[f32], &[f32], &mut [f32])) {
-    let groups = out.chunks_exact_mut(group).zip(base.chunks_exact(group));
-    for (((out, base), z), delta) in groups.zip(z.chunks_exact(group)).zip(delta) {
-        for (out, (base, z)) in out.iter_mut().zip(base.iter().zip(z)) {
-            *out += (base + delta) * z;
+simd::per_isa! {
+    /// A group of channels shares its `delta`.
+    fn add_tap(group: usize, base: &[f32], delta: &[f32], z: &[f32], out: &mut [f32]) {
+        let groups = out.chunks_exact_mut(group).zip(base.chunks_exact(group));
+        for (((out, base), z), delta) in groups.zip(z.chunks_exact(group)).zip(delta) {
+            for (out, (base, z)) in out.iter_mut().zip(base.iter().zip(z)) {
+                *out += (base + delta) * z;
+            }
         }
     }
 }

@@ -34,31 +34,32 @@ fn rank(x: f32) -> i32 {
 /// Values that are compared with the least candidate together.
 const RUN: usize = 64;
 
-/// [`top_k`] in one pass: few values are larger than the `k` largest before them.
-#[inline(always)]
-fn top_k_in_runs((values, k): (&[f32], usize)) -> Vec<u32> {
-    let mut found: Vec<(Reverse<i32>, u32)> = Vec::with_capacity(2 * k + RUN);
-    // Of equal values the earlier is ahead, so a later one must be larger.
-    let mut least = None;
-    for (run, values) in values.chunks(RUN).enumerate() {
-        let most = values.iter().fold(i32::MIN, |most, x| most.max(rank(*x)));
-        if least.is_some_and(|least| most <= least) {
-            continue;
-        }
-        for (at, x) in values.iter().enumerate() {
-            if least.is_none_or(|least| rank(*x) > least) {
-                found.push((Reverse(rank(*x)), (run * RUN + at) as u32));
+simd::per_isa! {
+    /// [`top_k`] in one pass: few values are larger than the `k` largest before them.
+    fn top_k_in_runs(values: &[f32], k: usize) -> Vec<u32> {
+        let mut found: Vec<(Reverse<i32>, u32)> = Vec::with_capacity(2 * k + RUN);
+        // Of equal values the earlier is ahead, so a later one must be larger.
+        let mut least = None;
+        for (run, values) in values.chunks(RUN).enumerate() {
+            let most = values.iter().fold(i32::MIN, |most, x| most.max(rank(*x)));
+            if least.is_some_and(|least| most <= least) {
+                continue;
+            }
+            for (at, x) in values.iter().enumerate() {
+                if least.is_none_or(|least| rank(*x) > least) {
+                    found.push((Reverse(rank(*x)), (run * RUN + at) as u32));
+                }
+            }
+            if found.len() >= 2 * k {
+                found.select_nth_unstable(k - 1);
+                found.truncate(k);
+                least = Some(found[k - 1].0.0);
             }
         }
-        if found.len() >= 2 * k {
-            found.select_nth_unstable(k - 1);
-            found.truncate(k);
-            least = Some(found[k - 1].0.0);
-        }
+        found.sort_unstable();
+        found.truncate(k);
+        found.into_iter().map(|(_, id)| id).collect()
     }
-    found.sort_unstable();
-    found.truncate(k);
-    found.into_iter().map(|(_, id)| id).collect()
 }
 
 /// The two codebooks `[vocab, rank]`.
@@ -83,7 +84,7 @@ impl Selector {
         let cost = logits.width() / 4;
         spread::parts(&mut all, 1, cost, |row, all| {
             let logits = logits.row(row);
-            let mut ids = simd::map(isa, top_k_in_runs, (logits, self.top_k));
+            let mut ids = top_k_in_runs(isa, logits, self.top_k);
             ids.sort_unstable();
             all[0] = ids.into_iter().map(|id| (id, logits[id as usize])).collect();
             Ok(())
@@ -158,7 +159,7 @@ mod tests {
             };
             let values: Vec<f32> = seed.iter().cycle().take(len).enumerate().map(value).collect();
             for isa in Isa::available() {
-                let found = simd::map(isa, top_k_in_runs, (&values[..], k));
+                let found = top_k_in_runs(isa, &values, k);
                 prop_assert_eq!(found, top_k(&values, k));
             }
         }

@@ -75,7 +75,7 @@ impl CausalConv {
             self.part(isa, history, u, (row, first), out);
             if first < 2 * heads.key_width() {
                 let scale = (first < heads.key_width()).then_some(scale);
-                simd::map(isa, normalise, (out, heads.dim, eps, scale));
+                normalise(isa, out, heads.dim, eps, scale);
             }
             Ok(())
         })?;
@@ -99,30 +99,33 @@ impl CausalConv {
                 None => &history[at * channels..],
                 Some(at) => u.row(at),
             };
-            simd::map(isa, add_tap, (&weight[first..], &input[first..], &mut *out));
+            add_tap(isa, &weight[first..], &input[first..], out);
         }
-        simd::map(isa, silu_each, out);
+        silu_each(isa, out);
     }
 }
 
-#[inline(always)]
-fn add_tap((weight, input, out): (&[f32], &[f32], &mut [f32])) {
-    for (out, (w, u)) in out.iter_mut().zip(weight.iter().zip(input)) {
-        *out += w * u;
+simd::per_isa! {
+    fn add_tap(weight: &[f32], input: &[f32], out: &mut [f32]) {
+        for (out, (w, u)) in out.iter_mut().zip(weight.iter().zip(input)) {
+            *out += w * u;
+        }
     }
 }
 
-#[inline(always)]
-fn silu_each(x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = silu(*x));
+simd::per_isa! {
+    fn silu_each(x: &mut [f32]) {
+        x.iter_mut().for_each(|x| *x = silu(*x));
+    }
 }
 
-#[inline(always)]
-fn normalise((x, dim, eps, scale): (&mut [f32], usize, f64, Option<f32>)) {
-    for head in x.chunks_exact_mut(dim) {
-        l2_norm(head, eps);
-        if let Some(scale) = scale {
-            head.iter_mut().for_each(|x| *x *= scale);
+simd::per_isa! {
+    fn normalise(x: &mut [f32], dim: usize, eps: f64, scale: Option<f32>) {
+        for head in x.chunks_exact_mut(dim) {
+            l2_norm(head, eps);
+            if let Some(scale) = scale {
+                head.iter_mut().for_each(|x| *x *= scale);
+            }
         }
     }
 }

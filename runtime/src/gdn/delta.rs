@@ -15,9 +15,13 @@
 //! decoding.
 //!
 //! [`DeltaState::update`] and [`DeltaState::read`] are these lines. The columns `j` of a state do not
-//! meet, so a fast path takes a strip of 32 of them through all tokens at once, in a copy that the
-//! nearest cache holds: however many tokens, the state itself is read once, and written once if it is
-//! to move on. A verified block of tokens only reads it.
+//! meet, so a state lies in strips of 32 of them (of all, where 32 does not divide them), and a fast
+//! path takes one strip after the other through all tokens, in a copy that the nearest cache holds:
+//! however many tokens, the state itself is read once, front to back, and written once if it is to
+//! move on. A verified block of tokens only reads it. What a token does last to a row of a strip and
+//! what the next one does first are one pass over the strip.
+
+use std::borrow::Borrow;
 
 use hadamard::Isa;
 
@@ -76,10 +80,11 @@ impl Updates {
     }
 }
 
-/// The state matrices of one layer: `[value_heads, dim, dim]`, per head `[key, value]`.
+/// The state matrices of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeltaState {
     heads: Heads,
+    /// `[value_heads, strip, key, value of the strip]`.
     s: Vec<f32>,
 }
 
@@ -90,29 +95,33 @@ impl DeltaState {
         Self { heads, s: vec![0.0; heads.value_heads * heads.dim * heads.dim] }
     }
 
-    /// All values, head after head.
+    /// The size of all states.
     #[must_use]
-    pub fn values(&self) -> &[f32] {
-        &self.s
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.s[..])
     }
 
     /// The values of value head `head`, `[key, value]`.
     #[must_use]
-    pub fn head(&self, head: usize) -> &[f32] {
-        let len = self.heads.dim * self.heads.dim;
-        &self.s[head * len..(head + 1) * len]
+    pub fn head(&self, head: usize) -> Vec<f32> {
+        let dim = self.heads.dim;
+        let (width, len) = (strip_width(dim), dim * dim);
+        let strips = self.s[head * len..(head + 1) * len].chunks_exact(dim * width);
+        let row = |i: usize| strips.clone().flat_map(move |s| &s[i * width..(i + 1) * width]);
+        (0..dim).flat_map(row).copied().collect()
     }
 
     /// Takes one token in.
     pub fn update(&mut self, token: &Update<'_>) {
         let heads = self.heads;
-        let dim = heads.dim;
-        let mut d = vec![0.0; dim];
-        for (t, s) in self.s.chunks_exact_mut(dim * dim).enumerate() {
+        let (dim, width) = (heads.dim, strip_width(heads.dim));
+        let mut d = vec![0.0; width];
+        for (at, s) in self.s.chunks_exact_mut(dim * width).enumerate() {
+            let t = at * width / dim;
             let k = &token.k[heads.key_head(t) * dim..][..dim];
-            let v = &token.v[t * dim..][..dim];
+            let v = &token.v[at * width..][..width];
             d.fill(0.0);
-            for (row, k) in s.chunks_exact_mut(dim).zip(k) {
+            for (row, k) in s.chunks_exact_mut(width).zip(k) {
                 for (s, m) in row.iter_mut().zip(&mut d) {
                     *s *= token.decay[t];
                     *m += *s * k;
@@ -121,7 +130,7 @@ impl DeltaState {
             for (d, v) in d.iter_mut().zip(v) {
                 *d = (v - *d) * token.beta[t];
             }
-            for (row, k) in s.chunks_exact_mut(dim).zip(k) {
+            for (row, k) in s.chunks_exact_mut(width).zip(k) {
                 for (s, d) in row.iter_mut().zip(&d) {
                     *s += d * k;
                 }
@@ -132,12 +141,12 @@ impl DeltaState {
     /// Reads with the token's `q`; writes `[value_heads, dim]`.
     pub fn read(&self, token: &Update<'_>, out: &mut [f32]) {
         let heads = self.heads;
-        let dim = heads.dim;
+        let (dim, width) = (heads.dim, strip_width(heads.dim));
         out.fill(0.0);
-        let states = self.s.chunks_exact(dim * dim).zip(out.chunks_exact_mut(dim));
-        for (t, (s, out)) in states.enumerate() {
-            let q = &token.q[heads.key_head(t) * dim..][..dim];
-            for (row, q) in s.chunks_exact(dim).zip(q) {
+        let strips = self.s.chunks_exact(dim * width).zip(out.chunks_exact_mut(width));
+        for (at, (s, out)) in strips.enumerate() {
+            let q = &token.q[heads.key_head(at * width / dim) * dim..][..dim];
+            for (row, q) in s.chunks_exact(width).zip(q) {
                 for (out, s) in out.iter_mut().zip(row) {
                     *out += s * q;
                 }
@@ -175,8 +184,9 @@ impl DeltaState {
             return Ok(advance_plainly(&mut self.clone(), tokens));
         }
         let mut out = vec![0.0; n * heads.inner()];
+        let square = heads.dim * heads.dim;
         spread::parts(&mut out, n * heads.dim, cost(n, heads), |head, out| {
-            let state = State::Stays(self.head(head));
+            let state = State::Stays(&self.s[head * square..(head + 1) * square]);
             simd::run(isa, Strips { head, n, tokens, state, out: Some(out) });
             Ok(())
         })?;
@@ -225,6 +235,11 @@ const WIDE: usize = 2;
 /// A row of a strip.
 type Strip = [[f32; LANES]; WIDE];
 
+/// Columns of a strip, for heads of width `dim`.
+fn strip_width(dim: usize) -> usize {
+    if dim.is_multiple_of(WIDE * LANES) { WIDE * LANES } else { dim }
+}
+
 /// Whether a fast path is there for heads of this width.
 fn suits(isa: Isa, heads: Heads) -> bool {
     isa.level() != hadamard::Level::Scalar && heads.dim.is_multiple_of(WIDE * LANES)
@@ -257,52 +272,48 @@ impl Kernel for Strips<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { head, n, tokens, mut state, mut out } = self;
-        let heads = tokens.heads;
-        let dim = heads.dim;
-        let key = heads.key_head(head) * dim;
-        let mut strip = vec![[[0.0; LANES]; WIDE]; dim];
+        if n == 0 {
+            return;
+        }
+        let dim = tokens.heads.dim;
+        let mut copy = vec![[[0.0; LANES]; WIDE]; dim];
         for first in (0..dim).step_by(WIDE * LANES) {
-            let columns = first..first + WIDE * LANES;
-            let s = match &state {
-                State::MovesOn(s) => &**s,
-                State::Stays(s) => s,
+            let token = |i: usize| Token::of(tokens, i, head, first);
+            let strip = first * dim..(first + WIDE * LANES) * dim;
+            let source = match &state {
+                State::MovesOn(s) => &s[strip.clone()],
+                State::Stays(s) => &s[strip.clone()],
             };
-            for (row, s) in strip.iter_mut().zip(s.chunks_exact(dim)) {
-                row.as_flattened_mut().copy_from_slice(&s[columns.clone()]);
-            }
+            let mut now = token(0);
+            let mut met = now.meet(simd, source.as_chunks().0.as_chunks().0, &mut copy);
             for i in 0..n {
-                let token = tokens.token(i);
-                let one = Token {
-                    q: &token.q[key..key + dim],
-                    k: &token.k[key..key + dim],
-                    v: strip_of(&token.v[head * dim..][columns.clone()]),
-                    decay: token.decay[head],
-                    beta: token.beta[head],
+                let d = now.correct(simd, met);
+                let next = (i + 1 < n).then(|| token(i + 1));
+                let read = match (&next, &mut state) {
+                    (Some(next), _) => {
+                        let (read, next_met) = now.pass_on(simd, d, next, &mut copy);
+                        met = next_met;
+                        read
+                    }
+                    (None, State::MovesOn(s)) => {
+                        let target = s[strip.clone()].as_chunks_mut().0.as_chunks_mut().0;
+                        now.leave(simd, d, &copy, target, |target, row| *target = row)
+                    }
+                    (None, State::Stays(s)) => {
+                        let source = s[strip.clone()].as_chunks().0.as_chunks().0;
+                        now.leave(simd, d, &copy, source, |_, _| ())
+                    }
                 };
-                match &mut out {
-                    None => {
-                        one.take_in::<S, false>(simd, &mut strip);
-                    }
-                    Some(out) => {
-                        let read = one.take_in::<S, true>(simd, &mut strip);
-                        out[i * dim..][columns.clone()].copy_from_slice(read.as_flattened());
-                    }
+                if let Some(out) = &mut out {
+                    let out = &mut out[i * dim + first..][..WIDE * LANES];
+                    out.copy_from_slice(read.as_flattened());
                 }
-            }
-            if let State::MovesOn(s) = &mut state {
-                for (row, s) in strip.iter().zip(s.chunks_exact_mut(dim)) {
-                    s[columns.clone()].copy_from_slice(row.as_flattened());
+                if let Some(next) = next {
+                    now = next;
                 }
             }
         }
     }
-}
-
-#[inline(always)]
-fn strip_of(values: &[f32]) -> Strip {
-    let mut strip = [[0.0; LANES]; WIDE];
-    strip.as_flattened_mut().copy_from_slice(values);
-    strip
 }
 
 /// What one token does to a strip.
@@ -317,40 +328,108 @@ struct Token<'a> {
     beta: f32,
 }
 
-impl Token<'_> {
-    /// The formulas of the module; gives what is read, zeros unless `READ`.
+impl<'a> Token<'a> {
+    /// Token `i` for the columns of `head` from `first` on.
     #[inline(always)]
-    fn take_in<S: Simd, const READ: bool>(self, simd: S, strip: &mut [Strip]) -> Strip {
-        let (decay, beta) = (simd.splat(self.decay), simd.splat(self.beta));
-        let mut d = [simd.splat(0.0); WIDE];
-        for (row, k) in strip.iter_mut().zip(self.k) {
+    fn of(tokens: &'a Updates, i: usize, head: usize, first: usize) -> Self {
+        let (heads, token) = (tokens.heads, tokens.token(i));
+        let (dim, key) = (heads.dim, heads.key_head(head) * heads.dim);
+        let mut v = [[0.0; LANES]; WIDE];
+        v.as_flattened_mut().copy_from_slice(&token.v[head * dim + first..][..WIDE * LANES]);
+        let (decay, beta) = (token.decay[head], token.beta[head]);
+        Self { q: &token.q[key..key + dim], k: &token.k[key..key + dim], v, decay, beta }
+    }
+
+    /// Decays `from`, a strip of the state, into `to`; gives `Σ_i S[i][j] k_i`. Asks for half of the
+    /// strip after it.
+    #[inline(always)]
+    fn meet<S: Simd>(&self, simd: S, from: &[Strip], to: &mut [Strip]) -> [S::F32; WIDE] {
+        let ahead = size_of_val(from);
+        let decay = simd.splat(self.decay);
+        let mut met = [simd.splat(0.0); WIDE];
+        for ((from, to), k) in from.iter().zip(to).zip(self.k) {
             let k = simd.splat(*k);
-            for (s, d) in row.iter_mut().zip(&mut d) {
-                let decayed = simd.mul(simd.load(s), decay);
-                simd.store(decayed, s);
-                *d = simd.add(*d, simd.mul(decayed, k));
+            simd.prefetch(&from[0], ahead);
+            for ((from, to), met) in from.iter().zip(to).zip(&mut met) {
+                let decayed = simd.mul(simd.load(from), decay);
+                simd.store(decayed, to);
+                *met = simd.add(*met, simd.mul(decayed, k));
             }
         }
+        met
+    }
+
+    /// `d` of the formulas.
+    #[inline(always)]
+    fn correct<S: Simd>(&self, simd: S, met: [S::F32; WIDE]) -> [S::F32; WIDE] {
+        let beta = simd.splat(self.beta);
+        let mut d = met;
         for (d, v) in d.iter_mut().zip(&self.v) {
             *d = simd.mul(simd.sub(simd.load(v), *d), beta);
         }
+        d
+    }
+
+    /// Adds `k ⊗ d` and reads, and at once [`Token::meet`]s the strip with the next token; gives what
+    /// was read, and that.
+    #[inline(always)]
+    fn pass_on<S: Simd>(
+        &self,
+        simd: S,
+        d: [S::F32; WIDE],
+        next: &Self,
+        strip: &mut [Strip],
+    ) -> (Strip, [S::F32; WIDE]) {
+        let decay = simd.splat(next.decay);
         let mut read = [simd.splat(0.0); WIDE];
-        for ((row, k), q) in strip.iter_mut().zip(self.k).zip(self.q) {
-            let (k, q) = (simd.splat(*k), simd.splat(*q));
-            for ((s, d), read) in row.iter_mut().zip(&d).zip(&mut read) {
-                let updated = simd.add(simd.load(s), simd.mul(*d, k));
-                simd.store(updated, s);
-                if READ {
-                    *read = simd.add(*read, simd.mul(updated, q));
-                }
+        let mut met = [simd.splat(0.0); WIDE];
+        let coefficients = self.k.iter().zip(self.q).zip(next.k);
+        for (row, ((k, q), next_k)) in strip.iter_mut().zip(coefficients) {
+            let (k, q, next_k) = (simd.splat(*k), simd.splat(*q), simd.splat(*next_k));
+            for (w, s) in row.iter_mut().enumerate() {
+                let updated = simd.add(simd.load(s), simd.mul(d[w], k));
+                read[w] = simd.add(read[w], simd.mul(updated, q));
+                let decayed = simd.mul(updated, decay);
+                simd.store(decayed, s);
+                met[w] = simd.add(met[w], simd.mul(decayed, next_k));
             }
         }
-        let mut out = [[0.0; LANES]; WIDE];
-        for (read, out) in read.into_iter().zip(&mut out) {
-            simd.store(read, out);
-        }
-        out
+        (stored(simd, read), met)
     }
+
+    /// Adds `k ⊗ d` to the rows of `strip` and gives each to `leave` with its row of `state`; gives
+    /// what was read. Asks for the other half of the strip after that of `state`.
+    #[inline(always)]
+    fn leave<S: Simd, R: Borrow<Strip>>(
+        &self,
+        simd: S,
+        d: [S::F32; WIDE],
+        strip: &[Strip],
+        state: impl IntoIterator<Item = R>,
+        mut leave: impl FnMut(R, Strip),
+    ) -> Strip {
+        let ahead = size_of_val(strip);
+        let mut read = [simd.splat(0.0); WIDE];
+        let rows = strip.iter().zip(state).zip(self.k.iter().zip(self.q));
+        for ((row, state), (k, q)) in rows {
+            let (k, q) = (simd.splat(*k), simd.splat(*q));
+            simd.prefetch(&state.borrow()[1], ahead);
+            let mut updated = d;
+            for (w, s) in row.iter().enumerate() {
+                updated[w] = simd.add(simd.load(s), simd.mul(d[w], k));
+                read[w] = simd.add(read[w], simd.mul(updated[w], q));
+            }
+            leave(state, stored(simd, updated));
+        }
+        stored(simd, read)
+    }
+}
+
+#[inline(always)]
+fn stored<S: Simd>(simd: S, vectors: [S::F32; WIDE]) -> Strip {
+    let mut strip = [[0.0; LANES]; WIDE];
+    strip.iter_mut().zip(vectors).for_each(|(out, x)| simd.store(x, out));
+    strip
 }
 
 #[cfg(test)]

@@ -40,18 +40,19 @@ impl GatedNorm {
             let (row, place) = (at / value_heads, at % value_heads);
             let head = if self.permuted { self.heads.tiled(place) } else { place };
             out.copy_from_slice(&o[(head * n + row) * dim..][..dim]);
-            simd::map(isa, normed_and_gated, (&self.norm, &z.row(row)[head * dim..], out));
+            self.norm.apply_each(isa, out);
+            gated(isa, &z.row(row)[head * dim..][..dim], out);
             Ok(())
         })?;
         Ok(out)
     }
 }
 
-#[inline(always)]
-fn normed_and_gated((norm, z, out): (&RmsNorm, &[f32], &mut [f32])) {
-    norm.apply(out);
-    for (out, z) in out.iter_mut().zip(z) {
-        *out *= silu(*z);
+simd::per_isa! {
+    fn gated(z: &[f32], out: &mut [f32]) {
+        for (out, z) in out.iter_mut().zip(z) {
+            *out *= silu(*z);
+        }
     }
 }
 

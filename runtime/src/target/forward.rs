@@ -213,7 +213,7 @@ impl Target {
             attend_rows(isa, q.data(), cache, &visible, scale, out.data_mut())?;
             spread::parts(out.data_mut(), width, 2 * width, |i, out| {
                 let heads = out.chunks_exact_mut(dim).zip(qg.row(i).chunks_exact(2 * dim));
-                heads.for_each(|(out, qg)| simd::map(isa, gated, (out, &qg[dim..])));
+                heads.for_each(|(out, qg)| gated(isa, out, &qg[dim..]));
                 Ok(())
             })?;
             Ok::<_, Error>(out)
@@ -251,10 +251,11 @@ impl Target {
     }
 }
 
-/// `out ⊙ sigmoid(gate)`.
-#[inline(always)]
-fn gated((out, gate): (&mut [f32], &[f32])) {
-    for (out, gate) in out.iter_mut().zip(gate) {
-        *out *= sigmoid(*gate);
+simd::per_isa! {
+    /// `out ⊙ sigmoid(gate)`.
+    fn gated(out: &mut [f32], gate: &[f32]) {
+        for (out, gate) in out.iter_mut().zip(gate) {
+            *out *= sigmoid(*gate);
+        }
     }
 }

@@ -133,9 +133,7 @@ impl State {
     pub fn bytes(&self) -> usize {
         let bytes = |layer: &LayerState| match layer {
             LayerState::Attention(cache) => cache.bytes(),
-            LayerState::Gdn(state) => {
-                size_of::<f32>() * (state.history.len() + state.delta.values().len())
-            }
+            LayerState::Gdn(state) => size_of_val(&state.history[..]) + state.delta.bytes(),
         };
         self.layers.iter().map(bytes).sum()
     }
@@ -201,6 +199,6 @@ impl GdnState {
             update(qk);
             heads.clone().for_each(|head| update(&v[head * gdn.head_dim..][..gdn.head_dim]));
         }
-        heads.for_each(|head| update(self.delta.head(head)));
+        heads.for_each(|head| update(&self.delta.head(head)));
     }
 }

@@ -14,7 +14,7 @@ use crate::simd::{self, Kernel, LANES, Simd};
 use crate::{Error, spread};
 
 /// Outputs of a task.
-const PART: usize = 16;
+const PART: usize = 8;
 
 /// [`FloatMatrix::matmul`] for widths that are multiples of 16.
 pub(super) fn matmul<B: Sync>(
