@@ -1,11 +1,11 @@
-//! The page at `/`: three files inside the program.
+//! The page at `/`: files inside the program.
 
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 
 /// Whether `path` is a file of the page: those need no key, since they say nothing.
 pub(crate) fn is_file(path: &str) -> bool {
-    ["/", "/page.js", "/page.css"].contains(&path)
+    ["/", "/page.js", "/page.css", "/icon.svg"].contains(&path)
 }
 
 fn file(text: &'static str, kind: &'static str) -> Response {
@@ -27,4 +27,8 @@ pub(crate) async fn script() -> Response {
 
 pub(crate) async fn style() -> Response {
     file(include_str!("page/page.css"), "text/css; charset=utf-8")
+}
+
+pub(crate) async fn icon() -> Response {
+    file(include_str!("page/icon.svg"), "image/svg+xml")
 }

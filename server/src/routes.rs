@@ -21,6 +21,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/", get(page::index))
         .route("/page.js", get(page::script))
         .route("/page.css", get(page::style))
+        .route("/icon.svg", get(page::icon))
         .route("/health", get(info::health))
         .route("/metrics", get(metrics::metrics))
         .route("/openapi.json", get(info::openapi))
