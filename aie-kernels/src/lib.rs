@@ -6,9 +6,19 @@
 //! | [`layout`] | bytes of activation slices, weights and results, shared with the kernels |
 //! | [`arithmetic`] | `n16` and `n8` in scalar code |
 //! | [`host`] | the kernels of `kernels/*.cc`, compiled for this machine |
+//! | [`array`](mod@array) | what an array is configured with, and its binary form |
+//! | [`design`] | the configuration: eight columns of four cores |
+//! | [`job`] | one matrix product: instructions, `npu-pack/1`, results |
+//! | [`txn`] | the words of instructions |
+//! | [`simulator`] | runs configuration and instructions on bytes |
 //!
 //! Nothing here has run on silicon.
 
 pub mod arithmetic;
+pub mod array;
+pub mod design;
 pub mod host;
+pub mod job;
 pub mod layout;
+pub mod simulator;
+pub mod txn;

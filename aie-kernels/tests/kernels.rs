@@ -2,12 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are parts of tests")]
 
+mod noise;
+
 use aie_kernels::arithmetic::{Activations, Matrix, Mode, matmul};
 use aie_kernels::host::{Core, Kernel};
 use aie_kernels::layout::{
     CHUNK_BYTES, CODES_AT, GROUP, HEADER_AT, ROWS, SLICE_BYTES, SLICE_K, STRIP_BYTES, slices,
 };
+use noise::Noise;
 use proptest::prelude::*;
+
+fn matrix(k: usize, noise: &mut Noise, top: u32) -> Matrix {
+    noise::matrix(32, k, noise, top)
+}
 
 const SLICES: u32 = 4096;
 const WEIGHTS: u32 = SLICES + 2 * SLICE_BYTES as u32;
@@ -64,23 +71,6 @@ fn check(w: &Matrix, x: &Activations) {
     let expected = matmul(w, x).unwrap();
     assert_eq!(bits(&found[..expected.len()]), bits(&expected));
     assert!(found[expected.len()..].iter().all(|x| x.to_bits() == 0), "dead rows are zeros");
-}
-
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as u32
-    }
-}
-
-fn matrix(k: usize, noise: &mut Noise, top: u32) -> Matrix {
-    let codes = (0..32 * k).map(|_| (noise.next() % top) as u8).collect();
-    // 2^-14 to 2^2, 8 significant bits, both signs.
-    let scale = |n: u32| (((n & 1) << 15) | ((113 + n / 2 % 17) << 7) | (n / 64 % 128)) as u16;
-    let scales = (0..32 * k / GROUP).map(|_| scale(noise.next())).collect();
-    Matrix::new(32, k, codes, scales).unwrap()
 }
 
 #[test]
