@@ -10,6 +10,7 @@
 //! | [`design`] | the configuration: eight columns of four cores |
 //! | [`job`] | one matrix product: instructions, `npu-pack/1`, results |
 //! | [`txn`] | the words of instructions |
+//! | [`verifier`] | holds configuration and instructions against the limits of the hardware |
 //! | [`simulator`] | runs configuration and instructions on bytes |
 //!
 //! Nothing here has run on silicon.
@@ -22,3 +23,4 @@ pub mod job;
 pub mod layout;
 pub mod simulator;
 pub mod txn;
+pub mod verifier;

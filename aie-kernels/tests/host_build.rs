@@ -63,6 +63,34 @@ fn up_1401_a_kernel_that_forgets_the_rounding_mode_is_seen() {
     assert_ne!(good.stdout, floor.stdout);
 }
 
+/// Faults in the kernel itself have other bits, too.
+#[test]
+fn faults_in_the_kernel_are_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = root().join("kernels/ternary_matmul.cc");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let good = drive(folder.path(), &path, &["-O0"]);
+    for (right, wrong) in [
+        ("3u << (2 * j)", "1u << (2 * j)"),
+        ("3u << (2 * j)", "3u << (2 * j + 1)"),
+        ("if (zero) {", "if (false) {"),
+        ("if (zero) {", "if (true) {"),
+        ("first && g == 0", "first"),
+        ("Tile odd(start, 2 * j + 2)", "Tile odd(start, 2 * j)"),
+        ("odd.mac(high, b1.extract<32>(1))", "odd.mac(high, b1.extract<32>(0))"),
+        ("scales(s, d, j), 3, zero", "scales(s, d, j), 1, zero"),
+        ("0.0625f, 0.015625f", "0.0625f, 0.0625f"),
+        ("header[kMode] == 0", "header[kMode] != 0"),
+        ("(g / 2) * kChunkBytes", "0 * kChunkBytes"),
+        ("slot * kStripBytes", "0 * kStripBytes"),
+    ] {
+        assert!(text.contains(right), "{right}");
+        let broken = folder.path().join("broken.cc");
+        std::fs::write(&broken, text.replace(right, wrong)).unwrap();
+        assert_ne!(drive(folder.path(), &broken, &["-O0"]).stdout, good.stdout, "{wrong}");
+    }
+}
+
 #[test]
 fn a_shape_that_aie2p_lacks_does_not_compile() {
     let folder = tempfile::tempdir().unwrap();

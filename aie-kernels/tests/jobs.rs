@@ -77,11 +77,27 @@ fn bytes_moved_are_those_of_the_design() {
     assert_eq!(traffic.written_bytes[2], job.result_bytes() as u64);
     assert_eq!((traffic.read_bytes[2], traffic.written_bytes[..2].to_vec()), (0, vec![0, 0]));
 
+    // The table in docs/npu.md.
+    for (rows, k, weights, activations, results) in [
+        (5120, 17408, 23_674_880, 332_928, 163_840),
+        (34816, 5120, 47_349_760, 195_840, 1_114_112),
+        (5120, 25600, 34_816_000, 489_600, 163_840),
+        (248_320, 5120, 338_411_520, 1_272_960, 7_962_624),
+    ] {
+        let job = Job::new(rows, k).unwrap();
+        let found = (job.weight_bytes(), job.streamed_activation_bytes(), job.result_bytes());
+        assert_eq!(found, (weights, activations, results), "{rows} x {k}");
+    }
     let down = Job::new(5120, 17408).unwrap();
     assert_eq!((down.strips(), down.slices()), (5, 34));
-    assert_eq!(down.weight_bytes(), 23_674_880);
-    assert_eq!(down.streamed_activation_bytes(), 332_928);
-    assert_eq!(down.result_bytes(), 163_840);
     let head = Job::new(248_320, 5120).unwrap();
     assert_eq!(head.groups(), [vec![20; 12], vec![3]].concat());
+}
+
+#[test]
+fn the_simulator_sees_no_arithmetic_and_no_shape() {
+    let text = include_str!("../src/simulator.rs");
+    for module in ["arithmetic", "design", "job", "layout"] {
+        assert!(!text.contains(&format!("crate::{module}")), "{module}");
+    }
 }
