@@ -198,3 +198,63 @@ fn faults_are_reported() {
     assert!(call(&[70000, 0, WEIGHTS, 0, ACC, 0]).contains("outside"));
     assert!(call(&[SLICES]).contains("arguments"));
 }
+
+/// Kernels are declared where they are defined, where the host calls them, and in Rust.
+#[test]
+fn signatures_agree() {
+    use aie_kernels::host::Argument;
+    let definitions = concat!(
+        include_str!("../kernels/ternary_matmul.cc"),
+        include_str!("../kernels/hadamard_quantize.cc")
+    );
+    let host = include_str!("../host/core.cc");
+    let signature = |text: &str, name: &str| -> Vec<Argument> {
+        let text = text.split_once(&format!("extern \"C\" void {name}(")).unwrap().1;
+        let parameters = text.split_once(')').unwrap().0.split(',');
+        let kind = |p: &str| match (p.contains('*'), p.contains("float")) {
+            (true, true) => Argument::Floats,
+            (true, false) if p.contains("int32_t") => Argument::Words,
+            (false, false) if p.contains("int32_t") => Argument::Number,
+            _ => panic!("{name}: `{p}`"),
+        };
+        parameters.map(kind).collect()
+    };
+    assert_eq!(definitions.matches("extern \"C\" void").count(), Kernel::ALL.len());
+    for kernel in Kernel::ALL {
+        assert_eq!(signature(definitions, kernel.symbol()), kernel.arguments());
+        assert_eq!(signature(host, kernel.symbol()), kernel.arguments());
+    }
+}
+
+/// Under floor, the default of a core, all errors would have one sign.
+#[test]
+fn up_1401_errors_have_no_side() {
+    let mut noise = Noise(11);
+    for mode in Mode::ALL {
+        let (mut sum, mut magnitude, mut n) = (0.0, 0.0, 0u32);
+        for _ in 0..16 {
+            let k = 2048;
+            let w = matrix(k, &mut noise, 3);
+            let x: Vec<f32> = (0..8 * k).map(|_| noise.next() as f32 / 1e9 - 1.0).collect();
+            let x = Activations::new(&x, k, mode).unwrap();
+            let found = run(&mut Core::new(), &w, &x);
+            for (at, found) in found.iter().enumerate() {
+                let (row, output) = (at / 32, at % 32);
+                let group = |g: usize| {
+                    let (q, d) = x.group(row, g).unwrap();
+                    let code = |i: usize| i64::from(w.code(output, g * GROUP + i)) - 1;
+                    let isum: i64 = (0..GROUP).map(|i| code(i) * i64::from(q[i])).sum();
+                    let s = f32::from_bits(u32::from(w.scale(output, g)) << 16);
+                    isum as f64 * f64::from(s) * f64::from(d)
+                };
+                let exact: f64 = (0..k / GROUP).map(group).sum();
+                let error = f64::from(*found) - exact;
+                (sum, magnitude, n) = (sum + error, magnitude + error.abs(), n + 1);
+            }
+        }
+        assert!(
+            magnitude > 0.0 && sum.abs() < 0.1 * magnitude,
+            "{mode:?}: {sum} of {magnitude}, {n}"
+        );
+    }
+}
