@@ -1,0 +1,26 @@
+//! Ternary matrices on an XDNA2 NPU: the kernels, the array design around them, and what proves both
+//! on a machine that has neither the device nor its compiler.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`layout`] | bytes of activation slices, weights and results, shared with the kernels |
+//! | [`arithmetic`] | `n16` and `n8` in scalar code |
+//! | [`host`] | the kernels of `kernels/*.cc`, compiled for this machine |
+//! | [`array`](mod@array) | what an array is configured with, and its binary form |
+//! | [`design`] | the configuration: eight columns of four cores |
+//! | [`job`] | one matrix product: instructions, `npu-pack/1`, results |
+//! | [`txn`] | the words of instructions |
+//! | [`verifier`] | holds configuration and instructions against the limits of the hardware |
+//! | [`simulator`] | runs configuration and instructions on bytes |
+//!
+//! Nothing here has run on silicon.
+
+pub mod arithmetic;
+pub mod array;
+pub mod design;
+pub mod host;
+pub mod job;
+pub mod layout;
+pub mod simulator;
+pub mod txn;
+pub mod verifier;
