@@ -29,6 +29,11 @@ pub trait DraftLength: std::fmt::Debug {
     /// draft `i` is right if those before it are; empty where the proposer does not know.
     fn cut(&mut self, drafts: usize, confidence: &[f64]) -> usize;
 
+    /// The proposer took in `rows` tokens at once, which it needs to have done before it drafts.
+    fn took_in(&mut self, rows: usize, seconds: f64) {
+        let _ = (rows, seconds);
+    }
+
     /// What a round took and gave.
     fn observe(&mut self, outcome: &Outcome);
 }

@@ -50,6 +50,9 @@ pub enum Speculation<'a> {
         proposer: &'a mut dyn Proposer,
         /// The rule.
         length: &'a mut dyn DraftLength,
+        /// Whether the proposer has taken everything in when the request ends, as it has otherwise.
+        /// Without that nobody can go on with it, and a request that hardly drafts costs nothing.
+        catch_up: bool,
     },
 }
 
@@ -62,9 +65,9 @@ impl Speculation<'_> {
     }
 }
 
-/// Rows of taps that wait at most while nothing is drafted: the drafter takes many in at less cost than
-/// one by one.
-const WAITING: usize = 64;
+/// Values of taps that may wait while nothing is drafted, 64 MiB: a drafter takes many rows in at less
+/// cost than one by one, and perhaps they are never needed.
+const WAITING: usize = 1 << 24;
 
 /// When a request ends.
 #[derive(Debug, Clone, Default)]
@@ -211,7 +214,9 @@ impl Session {
             rounds.push(round);
             finish = end;
         }
-        run.catch_up()?;
+        if !matches!(run.speculation, Speculation::Auto { catch_up: false, .. }) {
+            run.catch_up()?;
+        }
         let finish = finish.unwrap_or(Finish::Length);
         Ok(Generated { ids: run.ids, finish, rounds })
     }
@@ -241,14 +246,14 @@ impl Run<'_, '_> {
     }
 
     /// Gives the taps of tokens that were taken in to the proposer; `later` lets them wait until there
-    /// are many, or it is asked for proposals.
+    /// are too many, or it is asked for proposals.
     fn extend(&mut self, taps: Option<Rows<Primal>>, later: bool) -> Result<(), Error> {
         let Some(taps) = taps else { return Ok(()) };
         match &mut self.waiting {
             Some(waiting) => waiting.append(taps),
             None => self.waiting = Some(taps),
         }
-        if later && self.waiting.as_ref().is_some_and(|waiting| waiting.n() < WAITING) {
+        if later && self.waiting.as_ref().is_some_and(|waiting| waiting.data().len() < WAITING) {
             return Ok(());
         }
         self.catch_up()
@@ -256,12 +261,16 @@ impl Run<'_, '_> {
 
     /// Gives the proposer what waits.
     fn catch_up(&mut self) -> Result<(), Error> {
-        match (self.speculation.proposer(), self.waiting.take()) {
-            (Some(proposer), Some(taps)) => {
-                self.target.arithmetic().profile.part(Part::Context, || proposer.extend(&taps))
-            }
-            _ => Ok(()),
+        let (Some(proposer), Some(taps)) = (self.speculation.proposer(), self.waiting.take())
+        else {
+            return Ok(());
+        };
+        let begin = Instant::now();
+        self.target.arithmetic().profile.part(Part::Context, || proposer.extend(&taps))?;
+        if let Speculation::Auto { length, .. } = &mut self.speculation {
+            length.took_in(taps.n(), begin.elapsed().as_secs_f64());
         }
+        Ok(())
     }
 
     /// Takes the prompt in; gives the logits after its last token, `[1, vocab]`, or nothing when the

@@ -285,7 +285,7 @@ proptest! {
         let (mut whim, mut learns) = (Whim::new(seed), Adaptive::new(7));
         for length in [&mut whim as &mut dyn DraftLength, &mut learns] {
             let mut proposer = Scripted::new(habit, &free, MINI.vocab(), prompt.len());
-            let speculation = Speculation::Auto { proposer: &mut proposer, length };
+            let speculation = Speculation::Auto { proposer: &mut proposer, length, catch_up: true };
             let (found, trace) = run_with(&MINI, &prompt, &limits, &mut sampler, speculation);
             assert_same(&plain, &trace);
             prop_assert_eq!(found.finish, expected.finish);
@@ -313,7 +313,7 @@ fn no_rule_changes_a_drafter_s_context() {
         for length in [&mut whim as &mut dyn DraftLength, &mut learns] {
             let context = Context::new(drafter.config(), KvType::F16);
             let mut proposer = DrafterProposer::new(&drafter, context);
-            let speculation = Speculation::Auto { proposer: &mut proposer, length };
+            let speculation = Speculation::Auto { proposer: &mut proposer, length, catch_up: true };
             let (_, trace) = run_with(&target, &prompt, &limits, &mut sampler, speculation);
             assert_same(&plain, &trace);
             assert_eq!(proposer.context.digest(), fixed.context.digest());

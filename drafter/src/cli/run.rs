@@ -96,7 +96,9 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let speculation = match (&mut proposer, args.draft_max) {
         (None, _) => Speculation::Off,
         (Some(proposer), DraftMax::Fixed(_)) => Speculation::On { proposer, max: draft_max },
-        (Some(proposer), DraftMax::Auto) => Speculation::Auto { proposer, length: &mut length },
+        (Some(proposer), DraftMax::Auto) => {
+            Speculation::Auto { proposer, length: &mut length, catch_up: false }
+        }
     };
 
     let begin = Instant::now();

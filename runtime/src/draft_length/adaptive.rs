@@ -31,9 +31,13 @@ const HOPE: f64 = 1.3;
 const TRIAL: usize = 2;
 /// A trial ends early when it gives less than this share of plain decoding.
 const LOST: f64 = 0.85;
-/// What trials may cost of the time of plain decoding, and the bounds of a pause, in rounds.
+/// What trials may cost of the time of plain decoding.
 const SPENT: f64 = 0.01;
-const PAUSE: (f64, f64) = (16.0, 512.0);
+/// Bounds of a pause, in rounds; the longest one is the rest of the answer.
+const SHORTEST_PAUSE: usize = 16;
+const LONGEST_PAUSE: usize = 1 << 20;
+/// The longest pause after a single round that lost.
+const FIRST_PAUSE: usize = 64;
 
 /// Rounds with drafts after which a plain one is run to see its cost, early and later.
 const EARLY_LOOKS: [usize; 2] = [6, 18];
@@ -148,9 +152,12 @@ impl Adaptive {
         let tokens = 1.0 + self.acceptance.seen_of_first();
         let cost = self.costs.draft() + self.costs.pass(2);
         let loss = TRIAL as f64 * (cost * self.plain() - tokens);
+        // What the drafter misses meanwhile, it has to take in before the trial.
+        let spare = SPENT - self.costs.take_in();
+        let rounds = if loss > 0.0 { loss / spare.max(0.0) } else { 0.0 };
         // The first times may have been bad luck.
-        let most = (PAUSE.0 * self.drafted_rounds as f64).min(PAUSE.1);
-        self.pause = (loss / SPENT).clamp(PAUSE.0, most) as usize;
+        let most = if self.drafted_rounds == 1 { FIRST_PAUSE } else { LONGEST_PAUSE };
+        self.pause = (rounds as usize).clamp(SHORTEST_PAUSE, most);
         self.trial = TRIAL;
         self.acceptance.doubt();
         if let Some(rate) = &mut self.rate {
@@ -202,6 +209,10 @@ impl DraftLength for Adaptive {
         let cut = best.0.max(usize::from(self.trial > 0)).min(drafts);
         self.expected = tokens_of[cut];
         cut
+    }
+
+    fn took_in(&mut self, rows: usize, seconds: f64) {
+        self.costs.add_take_in(rows, seconds);
     }
 
     fn observe(&mut self, outcome: &Outcome) {

@@ -13,6 +13,9 @@ const HOPE: f64 = 0.9;
 const HOPE_PER_ROUND: f64 = 1.0 / 64.0;
 const MOST_HOPE: f64 = 0.25;
 
+/// Rows that are taken in at about the cost per row of more of them.
+const MANY: usize = 16;
+
 /// How far one sample moves the scale, and the most it may.
 const FOLLOW: f64 = 0.1;
 const STEP: f64 = 0.3;
@@ -58,6 +61,8 @@ pub(super) struct Costs {
     /// Of passes over 1, 2, … rows.
     rows: Vec<Samples>,
     draft: Samples,
+    /// Seconds per row of what the drafter took in last, many rows at once.
+    take_in: f64,
     /// Rounds with drafts.
     round: usize,
 }
@@ -69,6 +74,7 @@ impl Costs {
             scale: None,
             rows: vec![Samples::default(); most],
             draft: Samples::default(),
+            take_in: 0.0,
             round: 0,
         }
     }
@@ -92,6 +98,17 @@ impl Costs {
         if let Some(scale) = self.scale {
             self.draft.add(seconds.max(0.0) / scale, self.round);
         }
+    }
+
+    pub(super) fn add_take_in(&mut self, rows: usize, seconds: f64) {
+        if rows >= MANY {
+            self.take_in = seconds.max(0.0) / rows as f64;
+        }
+    }
+
+    /// Taking in a row that waited with many others; 0 while nothing is known.
+    pub(super) fn take_in(&self) -> f64 {
+        self.scale.map_or(0.0, |scale| self.take_in / scale)
     }
 
     /// Passes of that many rows that count.
