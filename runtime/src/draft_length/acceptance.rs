@@ -35,6 +35,8 @@ impl Share {
 #[derive(Debug, Clone)]
 pub(super) struct Acceptance {
     by_place: Vec<Share>,
+    /// Of first drafts, whatever was forgotten of places.
+    first: Share,
     by_class: [Share; CLASSES.len() + 1],
 }
 
@@ -44,7 +46,11 @@ fn class(confidence: f64) -> usize {
 
 impl Acceptance {
     pub(super) fn new(most: usize) -> Self {
-        Self { by_place: vec![Share::default(); most], by_class: Default::default() }
+        Self {
+            by_place: vec![Share::default(); most],
+            first: Share::default(),
+            by_class: Default::default(),
+        }
     }
 
     /// Of draft `i`, on average or with the proposer's confidence in it.
@@ -56,13 +62,16 @@ impl Acceptance {
         }
     }
 
-    /// The share of first drafts that were right, without assumptions.
-    pub(super) fn seen_of_first(&self) -> f64 {
-        self.by_place.first().map_or(0.0, |share| share.right / share.seen.max(1.0))
+    /// Of first drafts, with all that was ever seen of them.
+    pub(super) fn of_first(&self) -> f64 {
+        self.first.estimate(ASSUMED)
     }
 
     /// `verified` drafts, of which the first `agreed` were right.
     pub(super) fn add(&mut self, verified: usize, agreed: usize, confidence: &[f64]) {
+        if verified > 0 {
+            self.first.add(agreed > 0);
+        }
         // Nothing is learnt from those behind the first that was wrong.
         for i in 0..verified.min(agreed + 1) {
             if let Some(share) = self.by_place.get_mut(i) {
@@ -77,6 +86,7 @@ impl Acceptance {
     /// Nothing is known of places.
     pub(super) fn forget_places(&mut self) {
         self.by_place.fill(Share::default());
+        self.first = Share::default();
     }
 
     /// Other text may come: what places say counts less.

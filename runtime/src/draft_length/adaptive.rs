@@ -149,7 +149,7 @@ impl Adaptive {
 
     fn begin_pause(&mut self) {
         // What a trial loses if drafts stay what they are.
-        let tokens = 1.0 + self.acceptance.seen_of_first();
+        let tokens = 1.0 + self.acceptance.of_first();
         let cost = self.costs.draft() + self.costs.pass(2);
         let loss = TRIAL as f64 * (cost * self.plain() - tokens);
         // What the drafter misses meanwhile, it has to take in before the trial.

@@ -126,7 +126,7 @@ fn a_long_answer_is_about_as_fast_as_with_the_best_fixed_length() {
         let (k, best) = best_fixed(&world, 6000, 5);
         let found = average(&world, 1500, 8) / best;
         // Without confidence it may not find out that many drafts pay where few do not.
-        let most = if world.confident { 1.02 } else { 1.12 };
+        let most = if world.confident { 1.05 } else { 1.12 };
         assert!(found < most, "{world:?}: {found} of the time with {k} drafts");
         sum += found;
     }
@@ -176,7 +176,7 @@ fn a_drafter_that_is_never_right_is_left_alone_and_found_again_when_it_is() {
     // With the next request: at once.
     let (seconds, drafted) = run(&good, &mut rule, 300, 1);
     let (_, best) = best_fixed(&good, 300, 1);
-    assert!(seconds < 1.1 * best && drafted > 280, "{seconds} {best} {drafted}");
+    assert!(seconds < 1.15 * best && drafted > 280, "{seconds} {best} {drafted}");
 }
 
 #[test]
