@@ -1,7 +1,7 @@
 //! What drafts save on a target of full size, with proposals that are right as often as published.
 //!
 //! ```text
-//! cargo bench -p runtime --bench speculation -- TARGET DRAFTER [chat|code [TOKENS [THREADS]]]
+//! cargo bench -p runtime --bench speculation -- TARGET DRAFTER [chat|code [TOKENS [THREADS [ROW,…]]]]
 //! ```
 //!
 //! Synthetic weights make a drafter that is never right. So the drafter runs for its cost, and its
@@ -9,7 +9,7 @@
 //! profile says, then wrong. A round's probability that a draft is right is drawn from a Beta
 //! distribution with a + b = 2.53, its mean set for the profile's tokens per round of seven drafts;
 //! both draws are a low-discrepancy sequence, so that few rounds have the profile's average. `auto`
-//! does not know that probability, `auto, sure` is told it.
+//! does not know that probability, `sure` is `auto` and is told it.
 //!
 //! `model`: tokens per round by the profile, over the medians of what drafting and verifying took in
 //! that row, in units of a plain step.
@@ -216,6 +216,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::new(if name == "chat" { 2.78 } else { 3.82 });
     let tokens: usize = words.next().map_or(Ok(64), |word| word.parse())?;
     let threads: usize = words.next().map_or(Ok(2), |word| word.parse())?;
+    let rules = words.next().unwrap_or_else(|| "1,3,7,auto,sure".into());
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
 
     let isa = Isa::detect();
@@ -231,7 +232,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:12} {:>7} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8}",
         "drafts", "rounds", "drafted", "tokens", "draft", "verify", "speed-up", "model"
     );
-    for rule in ["1", "3", "7", "auto", "auto, sure"] {
+    for rule in rules.split(',') {
         let fixed = rule.parse().unwrap_or(0);
         let mut length =
             Recorded { rule: (fixed == 0).then(|| Adaptive::new(7)), fixed, outcomes: Vec::new() };
@@ -240,7 +241,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             drafter: DrafterProposer::new(&drafter, context),
             right: &plain.ids,
             profile,
-            sure: rule == "auto, sure",
+            sure: rule == "sure",
             rounds: 0,
         };
         let speculation =
