@@ -20,7 +20,8 @@ fn ids_are_the_same_with_and_without_speculation() {
     assert_eq!(plain["ids"].as_array().unwrap().len(), 12);
     assert_eq!(plain["spec"], json!({"state": "off", "reason": "no --drafter"}));
     assert!(plain["timings"].get("draft_n").is_none());
-    for more in [&["--draft-max", "3"][..], &["--threads", "1"], &["--isa", "scalar"], &[]] {
+    let all = ["--draft-max", "auto", "--threads", "1"];
+    for more in [&["--draft-max", "3"][..], &all, &["--isa", "scalar"], &[]] {
         let found = json_of(pair.drafting("run").args(prompt).args(more));
         assert_eq!(found["ids"], plain["ids"]);
         assert_eq!(found["spec"]["state"], "active");
@@ -166,6 +167,25 @@ fn memory_is_stated_before_it_is_used() {
     let row = of("num_hidden_layers") * 2 * of("num_key_value_heads") * of("head_dim") * 2;
     assert_eq!(half["drafter_bytes"], 8 * row);
     assert_eq!(half["recurrent_bytes"], longer["recurrent_bytes"]);
+}
+
+#[test]
+fn drafts_are_limited_by_what_pays_or_by_a_number() {
+    let pair = Pair::new();
+    let reason = |more: &[&str]| {
+        let args = ["--ids", "1,2,3,4,5", "-n", "30"];
+        let found = json_of(pair.drafting("run").args(args).args(more));
+        (found["spec"]["reason"].as_str().unwrap().to_owned(), found["timings"].clone())
+    };
+    let (auto, timings) = reason(&[]);
+    let rounds = timings["draft_rounds"].as_u64().unwrap();
+    assert!(auto.starts_with("auto: ") && auto.contains(&format!("of {rounds} rounds")), "{auto}");
+    assert_eq!(reason(&["--draft-max", "2"]).0, "at most 2 drafts a round");
+    assert_eq!(reason(&["--draft-max", "0"]).0, "--draft-max 0");
+    let mut command = pair.drafting("run");
+    let output = command.args(["--ids", "1", "--draft-max", "some"]).assert().code(2);
+    let text = String::from_utf8_lossy(&output.get_output().stderr).into_owned();
+    assert!(text.contains("`auto` or a number"), "{text}");
 }
 
 #[test]

@@ -14,6 +14,7 @@
 
 pub mod attention;
 pub mod backend;
+pub mod draft_length;
 pub mod drafter;
 pub mod embedding;
 pub mod engine;

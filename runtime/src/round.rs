@@ -19,8 +19,10 @@ mod verifier;
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use crate::Error;
+use crate::draft_length::{DraftLength, Outcome};
 use crate::profile::Part;
 use crate::rows::{Primal, Rows};
 use crate::target::{LogitRows, State, Target};
@@ -42,7 +44,30 @@ pub enum Speculation<'a> {
         /// The most proposals of a round.
         max: usize,
     },
+    /// As many proposals a round as a rule says.
+    Auto {
+        /// Who proposes.
+        proposer: &'a mut dyn Proposer,
+        /// The rule.
+        length: &'a mut dyn DraftLength,
+        /// Whether the proposer has taken everything in when the request ends, as it has otherwise.
+        /// Without that nobody can go on with it, and a request that hardly drafts costs nothing.
+        catch_up: bool,
+    },
 }
+
+impl Speculation<'_> {
+    fn proposer(&mut self) -> Option<&mut dyn Proposer> {
+        match self {
+            Self::Off => None,
+            Self::On { proposer, .. } | Self::Auto { proposer, .. } => Some(&mut **proposer),
+        }
+    }
+}
+
+/// Values of taps that may wait while nothing is drafted, 64 MiB: a drafter takes many rows in at less
+/// cost than one by one, and perhaps they are never needed.
+const WAITING: usize = 1 << 24;
 
 /// When a request ends.
 #[derive(Debug, Clone, Default)]
@@ -154,7 +179,19 @@ impl Session {
         observer: &mut dyn Observer,
     ) -> Result<Generated, Error> {
         let context = limits.context.unwrap_or(usize::MAX).min(target.config().context_length);
-        let mut run = Run { target, limits, verifier, speculation, observer, ids: Vec::new() };
+        let mut run = Run {
+            target,
+            limits,
+            verifier,
+            speculation,
+            observer,
+            ids: Vec::new(),
+            waiting: None,
+            taking_in: 0.0,
+        };
+        if let Speculation::Auto { length, .. } = &mut run.speculation {
+            length.begin();
+        }
         let logits = run.prefill(self, prompt, context)?;
         let mut rounds = Vec::new();
         let Some(logits) = logits else {
@@ -177,6 +214,9 @@ impl Session {
             rounds.push(round);
             finish = end;
         }
+        if !matches!(run.speculation, Speculation::Auto { catch_up: false, .. }) {
+            run.catch_up()?;
+        }
         let finish = finish.unwrap_or(Finish::Length);
         Ok(Generated { ids: run.ids, finish, rounds })
     }
@@ -189,24 +229,48 @@ struct Run<'a, 's> {
     speculation: Speculation<'s>,
     observer: &'a mut dyn Observer,
     ids: Vec<u32>,
+    /// Taps that the proposer has not taken in yet.
+    waiting: Option<Rows<Primal>>,
+    /// Seconds for what it took in since it was last asked for proposals.
+    taking_in: f64,
 }
 
 impl Run<'_, '_> {
     fn taps(&self) -> Vec<usize> {
         match &self.speculation {
             Speculation::Off => Vec::new(),
-            Speculation::On { proposer, .. } => proposer.taps().to_vec(),
+            Speculation::On { proposer, .. } | Speculation::Auto { proposer, .. } => {
+                proposer.taps().to_vec()
+            }
         }
     }
 
-    /// Gives the taps of tokens that were taken in to the proposer.
-    fn extend(&mut self, taps: Option<Rows<Primal>>) -> Result<(), Error> {
-        match (&mut self.speculation, taps) {
-            (Speculation::On { proposer, .. }, Some(taps)) => {
-                self.target.arithmetic().profile.part(Part::Context, || proposer.extend(&taps))
-            }
-            _ => Ok(()),
+    /// Gives the taps of tokens that were taken in to the proposer; `later` lets them wait until there
+    /// are too many, or it is asked for proposals.
+    fn extend(&mut self, taps: Option<Rows<Primal>>, later: bool) -> Result<(), Error> {
+        let Some(taps) = taps else { return Ok(()) };
+        match &mut self.waiting {
+            Some(waiting) => waiting.append(taps),
+            None => self.waiting = Some(taps),
         }
+        if later && self.waiting.as_ref().is_some_and(|waiting| waiting.data().len() < WAITING) {
+            return Ok(());
+        }
+        self.catch_up()
+    }
+
+    /// Gives the proposer what waits.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let (Some(proposer), Some(taps)) = (self.speculation.proposer(), self.waiting.take())
+        else {
+            return Ok(());
+        };
+        let begin = Instant::now();
+        self.target.arithmetic().profile.part(Part::Context, || proposer.extend(&taps))?;
+        if let Speculation::Auto { length, .. } = &mut self.speculation {
+            length.took_in(taps.n(), begin.elapsed().as_secs_f64());
+        }
+        Ok(())
     }
 
     /// Takes the prompt in; gives the logits after its last token, `[1, vocab]`, or nothing when the
@@ -232,7 +296,7 @@ impl Run<'_, '_> {
             let rows = if last { LogitRows::Last } else { LogitRows::None };
             let advance = || self.target.advance(&mut session.state, part, &taps, rows);
             let pass = self.target.arithmetic().profile.part(Part::Prompt, advance)?;
-            self.extend(pass.taps)?;
+            self.extend(pass.taps, false)?;
             done += part.len();
             if self.observer.prefill(done, ids.len()).is_break() {
                 return Ok(None);
@@ -259,29 +323,44 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Proposals for this round: no more than the budget and the context can use.
+    /// Proposals for this round: no more than the budget and the context can use. With them the
+    /// seconds that drafting took, if anything was drafted.
     fn propose(
         &mut self,
         session: &Session,
         pending: u32,
         context: usize,
-    ) -> Result<Vec<u32>, Error> {
-        let Speculation::On { proposer, max } = &mut self.speculation else {
-            return Ok(Vec::new());
-        };
+    ) -> Result<(Vec<u32>, Option<f64>), Error> {
         // A pass of 1 + n tokens delivers up to 1 + n tokens and holds as many positions.
         let budget = self.limits.max_tokens.map_or(usize::MAX, |max| max - self.ids.len());
-        let room = context - session.state.len();
-        let n = (*max).min(budget - 1).min(room - 1);
+        let room = (budget - 1).min(context - session.state.len() - 1);
+        let n = match &mut self.speculation {
+            Speculation::Off => 0,
+            Speculation::On { max, .. } => room.min(*max),
+            Speculation::Auto { length, .. } => length.most(room).min(room),
+        };
         if n == 0 {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
+        self.catch_up()?;
         let (position, sampler) = (session.state.len(), self.verifier.sampler());
         let request = Request { pending, position, max: n, sampler };
-        let propose = || proposer.propose(self.target, &request);
-        let mut drafts = self.target.arithmetic().profile.part(Part::Draft, propose)?;
+        let begin = Instant::now();
+        let mut confidence = Vec::new();
+        let mut drafts = match self.speculation.proposer() {
+            None => Vec::new(),
+            Some(proposer) => {
+                let propose =
+                    || proposer.propose_with_confidence(self.target, &request, &mut confidence);
+                self.target.arithmetic().profile.part(Part::Draft, propose)?
+            }
+        };
+        let seconds = begin.elapsed().as_secs_f64() + std::mem::take(&mut self.taking_in);
         drafts.truncate(n);
-        Ok(drafts)
+        if let Speculation::Auto { length, .. } = &mut self.speculation {
+            drafts.truncate(length.cut(drafts.len(), &confidence));
+        }
+        Ok((drafts, Some(seconds)))
     }
 
     fn round(
@@ -292,10 +371,11 @@ impl Run<'_, '_> {
         let pending = session.pending.ok_or(Error::EmptyPrompt)?;
         let target = self.target;
         let profile = &target.arithmetic().profile;
-        let drafts = self.propose(session, pending, context)?;
+        let (drafts, draft) = self.propose(session, pending, context)?;
         let mut ids = vec![pending];
         ids.extend(&drafts);
         let (taps, position) = (self.taps(), session.state.len() + 1);
+        let begin = Instant::now();
         let (pass, verified) = profile.part(Part::Verify, || {
             if drafts.is_empty() {
                 // Nothing can be rejected, so the state moves on at once.
@@ -305,6 +385,7 @@ impl Run<'_, '_> {
             let (pass, verified) = target.verify(&mut session.state, &ids, &taps)?;
             Ok((pass, Some(verified)))
         })?;
+        let mut seconds = begin.elapsed().as_secs_f64();
         let logits = pass.logits.ok_or(Error::EmptyPrompt)?;
         let (mut n, mut finish) = (0, None);
         let mut next = pending;
@@ -319,10 +400,18 @@ impl Run<'_, '_> {
         }
         // The last token that was delivered stays pending; its predecessors are taken in.
         if let Some(verified) = verified {
+            let begin = Instant::now();
             profile.part(Part::Commit, || session.state.commit(&verified, n))?;
+            seconds += begin.elapsed().as_secs_f64();
         }
         session.pending = Some(next);
-        self.extend(pass.taps.map(|taps| taps.slice(0..n)))?;
+        // In rounds without drafts nobody asks the proposer.
+        let later = matches!(self.speculation, Speculation::Auto { .. }) && draft.is_none();
+        let begin = Instant::now();
+        self.extend(pass.taps.map(|taps| taps.slice(0..n)), later)?;
+        if !later {
+            self.taking_in = begin.elapsed().as_secs_f64();
+        }
         self.observer.committed(&session.state, next);
         let agreed = drafts.iter().zip(&self.ids[self.ids.len() - n..]);
         let accepted = agreed.take_while(|(draft, id)| draft == id).count();
@@ -333,6 +422,9 @@ impl Run<'_, '_> {
                 break;
             }
             agreed += 1;
+        }
+        if let Speculation::Auto { length, .. } = &mut self.speculation {
+            length.observe(&Outcome { draft, verified: drafts.len(), agreed, verify: seconds });
         }
         Ok((Round { drafted: drafts.len(), accepted, agreed, delivered: n }, finish))
     }

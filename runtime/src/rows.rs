@@ -65,6 +65,12 @@ impl<B> Rows<B> {
         Self { width, data, basis: PhantomData }
     }
 
+    /// Appends rows of the same width.
+    pub(crate) fn append(&mut self, mut rows: Self) {
+        assert_eq!(self.width, rows.width, "rows of one width");
+        self.data.append(&mut rows.data);
+    }
+
     /// The number of rows.
     #[must_use]
     pub fn n(&self) -> usize {

@@ -15,6 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use runtime::Error;
 use runtime::backend::Cpu;
+use runtime::draft_length::{Adaptive, DraftLength, Outcome};
 use runtime::drafter::{Context, Drafter};
 use runtime::exact::{Pair, Proof, Proved, What, prove};
 use runtime::kv::KvType;
@@ -190,6 +191,40 @@ impl Proposer for Scripted {
     }
 }
 
+/// A rule that decides without reason.
+#[derive(Debug)]
+struct Whim {
+    rng: ChaCha8Rng,
+    asked: usize,
+    outcomes: Vec<Outcome>,
+}
+
+impl Whim {
+    fn new(seed: u64) -> Self {
+        Self { rng: ChaCha8Rng::seed_from_u64(seed), asked: 0, outcomes: Vec::new() }
+    }
+}
+
+impl DraftLength for Whim {
+    fn most(&mut self, room: usize) -> usize {
+        self.asked = self.rng.random_range(0..=room.min(7));
+        self.asked
+    }
+
+    fn cut(&mut self, drafts: usize, confidence: &[f64]) -> usize {
+        assert!(drafts <= self.asked);
+        assert!(confidence.iter().all(|p| (0.0..=1.0).contains(p)), "{confidence:?}");
+        self.rng.random_range(0..=drafts)
+    }
+
+    fn observe(&mut self, outcome: &Outcome) {
+        assert_eq!(outcome.draft.is_some(), self.asked > 0);
+        assert!(outcome.agreed <= outcome.verified && outcome.verified <= self.asked);
+        assert!(outcome.verify > 0.0);
+        self.outcomes.push(*outcome);
+    }
+}
+
 fn budget(n: usize) -> Limits {
     Limits { max_tokens: Some(n), ..Limits::default() }
 }
@@ -222,6 +257,70 @@ proptest! {
         prop_assert_eq!(1 + delivered, found.ids.len());
         // The rows that the proposer saw are those of the state at the end.
         prop_assert_eq!(proposer.taken_in, prompt.len() + found.ids.len() - 1);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Lengths that change from round to round for no reason or by the rule that learns, with plain
+    /// rounds between them.
+    #[test]
+    fn no_rule_changes_anything(
+        prompt in prop::collection::vec(0u32..64, 1..24),
+        sampling in sampling(),
+        habit in prop::sample::select(&HABITS[..]),
+        seed in any::<u64>(),
+        chunk in 0usize..10,
+        n in 1usize..90,
+        stop_at in 0usize..120,
+    ) {
+        let mut sampler = Sampler::new(sampling).unwrap();
+        let (_, free) = run_with(&MINI, &prompt, &budget(n), &mut sampler, Speculation::Off);
+        let stop: BTreeSet<u32> = free.ids.get(stop_at).copied().into_iter().collect();
+        let limits = Limits { stop, ..budget(n) };
+        let off = Speculation::Off;
+        let (expected, plain) = run_with(&MINI, &prompt, &limits, &mut sampler, off);
+        let limits = Limits { prefill_chunk: chunk, ..limits };
+        let (mut whim, mut learns) = (Whim::new(seed), Adaptive::new(7));
+        for length in [&mut whim as &mut dyn DraftLength, &mut learns] {
+            let mut proposer = Scripted::new(habit, &free, MINI.vocab(), prompt.len());
+            let speculation = Speculation::Auto { proposer: &mut proposer, length, catch_up: true };
+            let (found, trace) = run_with(&MINI, &prompt, &limits, &mut sampler, speculation);
+            assert_same(&plain, &trace);
+            prop_assert_eq!(found.finish, expected.finish);
+            // Also what waited in rounds without drafts.
+            prop_assert_eq!(proposer.taken_in, prompt.len() + found.ids.len() - 1);
+        }
+    }
+}
+
+/// As above, with a drafter: its context is the same in the end, and it is sure of some drafts.
+#[test]
+fn no_rule_changes_a_drafter_s_context() {
+    let target = target(&Shape::mini(), ActQuant::A8);
+    let drafter = drafter(&Shape::mini(), &target);
+    let prompt: Vec<u32> = (0..17).map(|i| (i * i) % 60).collect();
+    for temperature in [0.0, 0.8] {
+        let sampling = Sampling { temperature, top_k: 9, top_p: 0.9, ..Sampling::default() };
+        let mut sampler = Sampler::new(sampling).unwrap();
+        let limits = budget(160);
+        let (_, plain) = run_with(&target, &prompt, &limits, &mut sampler, Speculation::Off);
+        let mut fixed = DrafterProposer::new(&drafter, Context::new(drafter.config(), KvType::F16));
+        let on = Speculation::On { proposer: &mut fixed, max: 7 };
+        run_with(&target, &prompt, &limits, &mut sampler, on);
+        let (mut whim, mut learns) = (Whim::new(1), Adaptive::new(7));
+        for length in [&mut whim as &mut dyn DraftLength, &mut learns] {
+            let context = Context::new(drafter.config(), KvType::F16);
+            let mut proposer = DrafterProposer::new(&drafter, context);
+            let speculation = Speculation::Auto { proposer: &mut proposer, length, catch_up: true };
+            let (_, trace) = run_with(&target, &prompt, &limits, &mut sampler, speculation);
+            assert_same(&plain, &trace);
+            assert_eq!(proposer.context.digest(), fixed.context.digest());
+        }
+        let rounds = whim.outcomes;
+        assert!(rounds.iter().any(|round| round.draft.is_none()));
+        assert!(rounds.iter().any(|round| round.verified > 2));
     }
 }
 

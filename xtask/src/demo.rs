@@ -37,8 +37,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
     let prompt = ["--prompt", PROMPT, "-n", TOKENS, "--ignore-eos"];
     let plain = [&["run", "--target", TARGET], &prompt[..]].concat();
-    let float = [&plain[..], &["--drafter", INPUT]].concat();
-    let ternary = [&plain[..], &["--drafter", Q4NX]].concat();
+    // All drafts, whether they pay here or not, so that the rounds are the same everywhere.
+    let all = ["--draft-max", "7"];
+    let float = [&plain[..], &["--drafter", INPUT], &all].concat();
+    let ternary = [&plain[..], &["--drafter", Q4NX], &all].concat();
     shown("drafter", &plain)?;
     shown("drafter", &ternary)?;
     let ids = document(&plain)?["ids"].clone();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -127,9 +128,10 @@ pub(crate) struct RunArgs {
     /// Whether to speculate: `auto` does if there is a drafter, `required` fails without one
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) spec: Spec,
-    /// Most drafts of a round; more than the drafter's block minus one are cut [default: all]
-    #[arg(long, value_name = "K")]
-    pub(crate) draft_max: Option<usize>,
+    /// Most drafts of a round: `auto` verifies as many as pay on this machine, none while none does;
+    /// more than the drafter's block minus one are cut. Changes the time, no token
+    #[arg(long, value_name = "auto|K", default_value = "auto")]
+    pub(crate) draft_max: DraftMax,
     /// Show where the time goes, by part and stage
     #[arg(long)]
     pub(crate) profile: bool,
@@ -349,6 +351,35 @@ impl SamplingArgs {
 
     pub(crate) fn coupling(&self) -> Coupling {
         self.draft_noise.into()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DraftMax {
+    /// As many as pay
+    Auto,
+    /// At most so many, always
+    Fixed(usize),
+}
+
+impl DraftMax {
+    /// The number, if there is one.
+    pub(crate) fn limit(self) -> Option<usize> {
+        match self {
+            Self::Auto => None,
+            Self::Fixed(n) => Some(n),
+        }
+    }
+}
+
+impl FromStr for DraftMax {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Fixed).map_err(|_| "expected `auto` or a number".to_owned())
     }
 }
 

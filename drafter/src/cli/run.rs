@@ -9,6 +9,7 @@ use command_line::args::Workers;
 use command_line::exit::{Outcome, Usage};
 use command_line::{Streams, signals};
 use formats::shown_path;
+use runtime::draft_length::Adaptive;
 use runtime::drafter::{Context, top_k};
 use runtime::profile::Profile;
 use runtime::round::{
@@ -19,7 +20,7 @@ use runtime::target::State;
 use serde::Serialize;
 
 use super::SCHEMA;
-use super::args::{PromptSource, RunArgs, Spec};
+use super::args::{DraftMax, PromptSource, RunArgs, Spec};
 use super::exit::Input;
 use super::memory::Memory;
 use super::models::{self, Models, milliseconds};
@@ -90,10 +91,14 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         context: Context::new(drafter.config(), kv),
         coupling: args.sampling.coupling(),
     });
-    let draft_max = models::draft_max(&models, args.draft_max, streams);
-    let speculation = match &mut proposer {
-        None => Speculation::Off,
-        Some(proposer) => Speculation::On { proposer, max: draft_max },
+    let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);
+    let mut length = Adaptive::new(draft_max);
+    let speculation = match (&mut proposer, args.draft_max) {
+        (None, _) => Speculation::Off,
+        (Some(proposer), DraftMax::Fixed(_)) => Speculation::On { proposer, max: draft_max },
+        (Some(proposer), DraftMax::Auto) => {
+            Speculation::Auto { proposer, length: &mut length, catch_up: false }
+        }
     };
 
     let begin = Instant::now();
@@ -211,7 +216,19 @@ fn status(
         return SpecStatus::off("--draft-max 0");
     }
     let end = models.drafter.as_ref().map_or(0, |d| d.config().max_position_embeddings);
-    SpecStatus::of(draft_max, prompt + generated.ids.len(), end)
+    let status = SpecStatus::of(draft_max, prompt + generated.ids.len(), end);
+    if args.draft_max != DraftMax::Auto || status.state != "active" {
+        return status;
+    }
+    let rounds = &generated.rounds;
+    let drafts: usize = rounds.iter().map(|round| round.drafted).sum();
+    let without = rounds.iter().filter(|round| round.drafted == 0).count();
+    let reason = format!(
+        "auto: {:.1} drafts a round, {without} of {} rounds without",
+        drafts as f64 / rounds.len().max(1) as f64,
+        rounds.len()
+    );
+    SpecStatus { reason, ..status }
 }
 
 /// The names of OpenAI's API.

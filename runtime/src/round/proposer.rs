@@ -2,7 +2,8 @@
 
 use super::sampler::Sampler;
 use crate::Error;
-use crate::drafter::{Context, Drafter};
+use crate::drafter::{Context, Drafter, likeliest};
+use crate::math::exp_f64;
 use crate::rows::{Primal, Rows};
 use crate::target::Target;
 
@@ -24,6 +25,21 @@ pub trait Proposer: std::fmt::Debug {
     /// # Errors
     /// What its computation says.
     fn propose(&mut self, target: &Target, request: &Request<'_>) -> Result<Vec<u32>, Error>;
+
+    /// As [`Proposer::propose`]; writes to `confidence`, which is empty, for each proposal an estimate
+    /// of the probability that it is right if those before it are. Nothing where it does not know.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    fn propose_with_confidence(
+        &mut self,
+        target: &Target,
+        request: &Request<'_>,
+        confidence: &mut Vec<f64>,
+    ) -> Result<Vec<u32>, Error> {
+        let _ = confidence;
+        self.propose(target, request)
+    }
 }
 
 /// What a proposer is asked for.
@@ -82,20 +98,42 @@ impl Proposer for DrafterProposer<'_> {
     }
 
     fn propose(&mut self, target: &Target, request: &Request<'_>) -> Result<Vec<u32>, Error> {
+        self.propose_with_confidence(target, request, &mut Vec::new())
+    }
+
+    fn propose_with_confidence(
+        &mut self,
+        target: &Target,
+        request: &Request<'_>,
+        confidence: &mut Vec<f64>,
+    ) -> Result<Vec<u32>, Error> {
         // Always the full block: a narrower one would be another drafter.
         let Request { pending, position, sampler, .. } = *request;
         let unfiltered;
         let sampler = match (self.coupling, sampler) {
-            (Coupling::Off, _) | (_, None) => {
-                return self.drafter.draft(&mut self.context, target, pending);
-            }
+            (Coupling::Off, _) | (_, None) => None,
             (Coupling::Noise, Some(sampler)) => {
                 unfiltered = sampler.unfiltered();
-                &unfiltered
+                Some(&unfiltered)
             }
-            (Coupling::Full, Some(sampler)) => sampler,
+            (Coupling::Full, Some(sampler)) => Some(sampler),
         };
-        let choose = |i: usize, scores: &[(u32, f32)]| sampler.pick(scores, position + 1 + i);
+        let choose = |i: usize, scores: &[(u32, f32)]| {
+            let (id, p) = match sampler {
+                None => weighed_likeliest(scores),
+                Some(sampler) => sampler.weighed_pick(scores, position + 1 + i),
+            };
+            confidence.push(p);
+            id
+        };
         self.drafter.draft_by(&mut self.context, target, pending, choose)
     }
+}
+
+/// The likeliest token and its softmax probability among `scores`.
+fn weighed_likeliest(scores: &[(u32, f32)]) -> (u32, f64) {
+    let id = likeliest(scores);
+    let best = scores.iter().find(|(other, _)| *other == id).map_or(0.0, |(_, score)| *score);
+    let sum: f64 = scores.iter().map(|(_, score)| exp_f64(f64::from(score - best))).sum();
+    (id, 1.0 / sum)
 }

@@ -128,6 +128,29 @@ impl Sampler {
         self.draw(&mut Vec::new(), candidates.iter().copied(), best, position)
     }
 
+    /// [`Sampler::pick`], and how clearly it won: the softmax weight of its scaled score with noise
+    /// among all that have less. A guess of the probability that a sampler whose scores are a little
+    /// different chooses the same.
+    ///
+    /// # Panics
+    /// As [`Sampler::pick`].
+    pub(super) fn weighed_pick(&self, candidates: &[(u32, f32)], position: usize) -> (u32, f64) {
+        let id = self.pick(candidates, position);
+        let noise = Noise::new(self.sampling.seed, position as u64);
+        let noisy = |(id, score): (u32, f32)| {
+            if self.draws() {
+                f64::from(score) / self.sampling.temperature + noise.gumbel(id)
+            } else {
+                f64::from(score)
+            }
+        };
+        let chosen = candidates.iter().find(|(other, _)| *other == id);
+        let best = chosen.map_or(0.0, |chosen| noisy(*chosen));
+        // What has more was cut off before the draw.
+        let behind = candidates.iter().map(|c| noisy(*c) - best).filter(|behind| *behind <= 0.0);
+        (id, 1.0 / behind.map(exp_f64).sum::<f64>())
+    }
+
     /// The rule; `best` is the first of the order, `candidates` are by id ascending.
     fn draw(
         &self,
