@@ -30,7 +30,7 @@ QUESTION = [{"role": "user", "content": "Where is the lamp?"}]
 def serve(program):
     process = subprocess.Popen(
         [program, "serve", "--port", "0", "--json", "--target", PAIR / "target.gguf", "--drafter",
-         PAIR / "drafter", "--api-key", "s3cret", "--ctx", "512", "--chat-template",
+         PAIR / "drafter", "--draft-max", "7", "--api-key", "s3cret", "--ctx", "512", "--chat-template",
          HERE.parent / "drafter" / "tests" / "tools.jinja"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     document = ""

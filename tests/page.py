@@ -103,7 +103,7 @@ class Browser:
 def serve(program, *args):
     process = subprocess.Popen(
         [program, "serve", "--port", "0", "--json", "--target", PAIR / "target.gguf", "--drafter",
-         PAIR / "drafter", "--default-temperature", "0", *args],
+         PAIR / "drafter", "--draft-max", "7", "--default-temperature", "0", *args],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     document = ""
     while not document.rstrip().endswith("\n}"):

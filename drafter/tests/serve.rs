@@ -25,7 +25,12 @@ struct Server {
 }
 
 impl Server {
+    /// With all drafts in every round, whatever they cost: figures are the same in every run.
     fn start(args: &[&str]) -> Self {
+        Self::with(&[&["--draft-max", "7"], args].concat())
+    }
+
+    fn with(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_drafter"))
             .args(["serve", "--port", "0", "--json", "--threads", "2"])
             .arg("--target")
@@ -236,6 +241,15 @@ fn an_answer_is_the_same_however_it_is_asked_for() {
         }
         assert_ne!(plain[0], plain[1]);
     }
+    // As many drafts as pay, by default: the same text.
+    let auto = Server::with(&["--default-temperature", "0"]);
+    let body = json!({"messages": [user("Where is the lamp?")], "max_tokens": 60});
+    let (expected, found) = (
+        server.chat(&json!({"messages": body["messages"], "max_tokens": 60, "temperature": 0})),
+        auto.chat(&body),
+    );
+    assert_eq!(whole(&found), whole(&expected));
+    assert!(found["spec"]["reason"].as_str().unwrap().contains("as pay"), "{found}");
     // A prompt as it stands, too.
     let body = json!({"prompt": "def f(x):", "temperature": 0, "max_tokens": 30});
     let (status, answer) = server.post(TEXT, &body);

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::Error;
+use crate::draft_length::Adaptive;
 use crate::drafter::{Context, Drafter};
 use crate::kv::KvType;
 use crate::round::{
@@ -101,6 +102,8 @@ pub struct Job {
     pub stop: Vec<String>,
     /// Most drafts of a round; 0: plain decoding.
     pub draft_max: usize,
+    /// Whether fewer are verified where more do not pay on this machine, as the engine has learnt.
+    pub paying: bool,
     /// Log-probabilities of tokens, with this many of the likeliest.
     pub logprobs: Option<usize>,
     /// Ends the request from outside.
@@ -282,7 +285,8 @@ impl Engine {
             drafter_positions: config.map(|config| config.max_position_embeddings),
         };
         let snapshots = Snapshots::new(options.snapshot_bytes);
-        (engine, Worker { shared, models, options, context, snapshots })
+        let length = Adaptive::new(engine.most_drafts);
+        (engine, Worker { shared, models, options, context, snapshots, length })
     }
 
     /// Puts a request at the end of the queue.
@@ -342,6 +346,8 @@ pub struct Worker {
     options: Options,
     context: usize,
     snapshots: Snapshots,
+    /// What it learns is kept over requests.
+    length: Adaptive,
 }
 
 impl Worker {
@@ -363,6 +369,7 @@ impl Worker {
                 },
                 stop: job.stop.into_iter().filter(|stop| !stop.is_empty()).collect(),
                 draft_max: job.draft_max,
+                paying: job.paying,
                 logprobs: job.logprobs,
             };
             // Models are only read, and a snapshot is added at once or not at all.
@@ -448,6 +455,10 @@ impl Worker {
             delivery.prompt.0 = at;
             let speculation = match &mut proposer {
                 None => Speculation::Off,
+                Some(proposer) if request.paying => {
+                    let length = &mut self.length;
+                    Speculation::Auto { proposer, length, catch_up: true }
+                }
                 Some(proposer) => Speculation::On { proposer, max: request.draft_max },
             };
             run.session.generate(
@@ -529,6 +540,7 @@ struct Request {
     limits: Limits,
     stop: Vec<String>,
     draft_max: usize,
+    paying: bool,
     logprobs: Option<usize>,
 }
 

@@ -89,6 +89,7 @@ struct Asked {
     max_tokens: Option<usize>,
     stop: Vec<String>,
     draft_max: usize,
+    paying: bool,
     logprobs: Option<usize>,
     cancel: Cancel,
 }
@@ -102,6 +103,7 @@ impl Asked {
             max_tokens: Some(48),
             stop: Vec::new(),
             draft_max: 7,
+            paying: false,
             logprobs: None,
             cancel: Cancel::default(),
         }
@@ -127,6 +129,7 @@ impl Asked {
             max_tokens: self.max_tokens,
             stop: self.stop,
             draft_max: self.draft_max,
+            paying: self.paying,
             logprobs: self.logprobs,
             cancel: self.cancel,
             events: Box::new(events),
@@ -425,6 +428,29 @@ fn sampled(seed: u64) -> Box<dyn Verifier + Send> {
 }
 
 /// UP-1203: the same chat, continued, cold and warm: same ids, and same rounds with them.
+/// Draft lengths by measured times: the same tokens, and a drafter that has taken in all that a later
+/// request may begin from.
+#[test]
+fn drafts_that_pay_change_no_token() {
+    let running = Running::start(Options::default());
+    for text in ["def f(x):\n", "Where is the lamp?", "def f(x):\n    return x\n"] {
+        let ids = running.ids(text);
+        let asked = |paying, draft_max| Asked {
+            paying,
+            draft_max,
+            max_tokens: Some(60),
+            ..Asked::new(&ids)
+        };
+        let plain = running.ask(asked(false, 0));
+        for _ in 0..3 {
+            let found = running.ask(asked(true, 7));
+            assert_eq!(found.answer().generated.ids, plain.answer().generated.ids);
+        }
+        let drafted = running.ask(asked(false, 7));
+        assert_eq!(drafted.answer().generated.ids, plain.answer().generated.ids);
+    }
+}
+
 #[test]
 fn warm_is_cold() {
     let cold = Running::start(no_snapshots());

@@ -135,7 +135,8 @@ pub(crate) async fn answer(app: &Arc<App>, asked: Asked) -> Result<Response, Api
         verifier: Box::new(Sampler::new(common.sampling)?),
         max_tokens: common.max_tokens,
         stop: common.stop,
-        draft_max: drafts.unwrap_or(0),
+        draft_max: drafts.as_ref().map_or(0, |drafts| drafts.most),
+        paying: drafts.is_ok_and(|drafts| drafts.paying),
         logprobs,
         cancel: cancel.clone(),
         events: Box::new(move |event| match sender.try_send(event) {

@@ -27,7 +27,7 @@ pub(crate) async fn openapi() -> Response {
 }
 
 fn spec(app: &App) -> SpecStatus {
-    app.drafts(None).map_or_else(|off| off, |most| SpecStatus::of(most, 0, 0))
+    app.drafts(None).map_or_else(|off| off, |drafts| drafts.status(0, 0))
 }
 
 pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {

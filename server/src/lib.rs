@@ -53,6 +53,9 @@ pub struct Model {
 /// Whether requests speculate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drafting {
+    /// With as many drafts a round as pay on this machine, at most so many. A request may say how many
+    /// it wants instead.
+    Auto(usize),
     /// With at most so many drafts a round, unless a request wants fewer.
     On(usize),
     /// Not, for this reason.
@@ -130,13 +133,37 @@ impl App {
         })
     }
 
-    /// Whether a request that wants at most `asked` drafts a round speculates: how many it gets, or why
-    /// it does not.
-    fn drafts(&self, asked: Option<usize>) -> Result<usize, SpecStatus> {
+    /// How a request that wants at most `asked` drafts a round speculates, or why it does not.
+    fn drafts(&self, asked: Option<usize>) -> Result<Drafts, SpecStatus> {
         match (&self.settings.drafting, asked) {
             (Drafting::Off(reason), _) => Err(SpecStatus::off(reason)),
-            (Drafting::On(_), Some(0)) => Err(SpecStatus::off("the request asks for no drafts")),
-            (Drafting::On(most), asked) => Ok(asked.map_or(*most, |asked| asked.min(*most))),
+            (_, Some(0)) => Err(SpecStatus::off("the request asks for no drafts")),
+            (Drafting::Auto(most), None) => Ok(Drafts { most: *most, paying: true }),
+            (Drafting::Auto(most) | Drafting::On(most), asked) => {
+                Ok(Drafts { most: asked.map_or(*most, |asked| asked.min(*most)), paying: false })
+            }
+        }
+    }
+}
+
+/// How a request speculates.
+#[derive(Debug, Clone, Copy)]
+struct Drafts {
+    most: usize,
+    /// Whether fewer are verified where more do not pay.
+    paying: bool,
+}
+
+impl Drafts {
+    /// What an answer says of a request that ended after `tokens` tokens with its prompt.
+    fn status(self, tokens: usize, end: usize) -> SpecStatus {
+        let status = SpecStatus::of(self.most, tokens, end);
+        if !self.paying || status.state != "active" {
+            return status;
+        }
+        SpecStatus {
+            reason: format!("as many drafts a round as pay, at most {}", self.most),
+            ..status
         }
     }
 }

@@ -6,6 +6,7 @@ use runtime::stats::{SpecStatus, Timings};
 use runtime::text::{Controls, Tokenizer};
 use serde_json::{Map, Value, json};
 
+use crate::Drafts;
 use crate::answer::Delta;
 use crate::reply;
 use crate::tagged::Part;
@@ -31,8 +32,8 @@ pub(crate) struct Shape {
     pub(crate) usage: bool,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) prompt_tokens: usize,
-    /// At most so many drafts, or why there are none.
-    pub(crate) drafts: Result<usize, SpecStatus>,
+    /// How it speculates, or why it does not.
+    pub(crate) drafts: Result<Drafts, SpecStatus>,
     pub(crate) drafter_positions: usize,
 }
 
@@ -176,9 +177,7 @@ impl Shape {
         let predicted = answer.generated.ids.len();
         let spec = match &self.drafts {
             Err(status) => status.clone(),
-            Ok(most) => {
-                SpecStatus::of(*most, self.prompt_tokens + predicted, self.drafter_positions)
-            }
+            Ok(drafts) => drafts.status(self.prompt_tokens + predicted, self.drafter_positions),
         };
         let usage = json!({
             "prompt_tokens": self.prompt_tokens,

@@ -150,9 +150,10 @@ pub(crate) struct ServeArgs {
     /// Whether to speculate: `auto` does if there is a drafter, `required` fails without one
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) spec: Spec,
-    /// Most drafts of a round; more than the drafter's block minus one are cut [default: all]
-    #[arg(long, value_name = "K")]
-    pub(crate) draft_max: Option<usize>,
+    /// Most drafts of a round: `auto` verifies as many as pay on this machine, none while none does;
+    /// more than the drafter's block minus one are cut. Changes the time, no token
+    #[arg(long, value_name = "auto|K", default_value = "auto")]
+    pub(crate) draft_max: DraftMax,
     /// Address to listen on; beyond this machine only with --api-key
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(crate) host: IpAddr,

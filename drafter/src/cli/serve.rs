@@ -19,7 +19,7 @@ use server::{App, Drafting, Model, Settings};
 use tokio::time::sleep;
 
 use super::SCHEMA;
-use super::args::{ServeArgs, Spec};
+use super::args::{DraftMax, ServeArgs, Spec};
 use super::exit::{Advised, Input};
 use super::memory::Memory;
 use super::models::{self, Models};
@@ -60,8 +60,9 @@ pub(crate) fn run(
     }
 
     let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
-    let draft_max = models::draft_max(&models, args.draft_max, streams);
+    let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);
     let drafting = match &models.drafter {
+        Some(_) if args.draft_max == DraftMax::Auto => Drafting::Auto(draft_max),
         Some(_) if draft_max > 0 => Drafting::On(draft_max),
         Some(_) => Drafting::Off("--draft-max 0".into()),
         None if args.spec == Spec::Off => Drafting::Off("--spec off".into()),
