@@ -15,11 +15,15 @@ use crate::array::{
 use crate::host::{Core, KernelFault, MEMORY_BYTES};
 use crate::txn::{self, Operation, TxnError};
 
+/// Buffer arguments whose addresses the firmware translates.
+pub const ARGUMENTS: u32 = 5;
 /// Bytes of a memory tile.
 pub const MEMORY_TILE_BYTES: usize = 524_288;
 const STREAM_WORDS: usize = 64;
 /// Tasks that a channel of a shim holds besides the one it runs.
 const QUEUE: usize = 4;
+/// Rounds without a step of the controller or a shim after which the rest is taken to go in circles.
+const IDLE_ROUNDS: u32 = 100_000;
 
 /// Which agent takes the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -283,16 +287,20 @@ impl Simulator {
             },
             objects,
         };
-        let mut at = 0;
+        let (mut at, mut idle) = (0, 0);
         let mut random = match self.schedule {
             Schedule::Random(seed) => seed,
             _ => 0,
         };
         loop {
             let mut moved = false;
+            idle += 1;
+            if idle > IDLE_ROUNDS {
+                return refused(&"array", "it runs without a transfer from or to the host");
+            }
             if let Some(operation) = operations.get(at) {
                 if self.control(operation)? {
-                    (at, moved) = (at + 1, true);
+                    (at, moved, idle) = (at + 1, true, 0);
                 }
             } else if let Some(unfinished) = self.unfinished() {
                 return Err(SimulatorError::Unfinished(unfinished));
@@ -309,6 +317,10 @@ impl Simulator {
                 };
                 if let Step::Moved = self.step(agent, &mut host)? {
                     moved = true;
+                    let dma = self.dmas.get(agent);
+                    if dma.is_some_and(|d| d.channel.tile.kind() == Kind::Shim) {
+                        idle = 0;
+                    }
                     if self.schedule == Schedule::SlowestConsumer {
                         break;
                     }
@@ -394,6 +406,9 @@ impl Simulator {
             }
             Operation::Patch { register, argument, offset } => {
                 let (tile, id) = shim_descriptor(*register, 4)?;
+                if *argument >= ARGUMENTS {
+                    return refused(&tile, format!("the firmware has no argument {argument}"));
+                }
                 let Some(d) = self.shim.get_mut(&(tile, id)) else {
                     let problem = format!("descriptor {id} is patched before it is written");
                     return refused(&tile, problem);
@@ -556,7 +571,7 @@ impl Simulator {
             return Ok(Step::Waits(Wait::Stream));
         }
         for i in done..done + n {
-            let at = u64::from(d.address) + 4 * word_of(&d, i);
+            let at = word_of(&d, i).saturating_mul(4).saturating_add(d.address.into());
             let memory = match tile.kind() {
                 Kind::Memory => self.memory_tiles.get_mut(&tile).map(Vec::as_mut_slice),
                 _ => self.cores.get_mut(&tile).map(Core::memory_mut),
@@ -613,7 +628,10 @@ impl Simulator {
                     if at % 4 != 0 || at + 4 > MEMORY_BYTES as u64 {
                         return refused(&tile, "it loads from outside its memory");
                     }
-                    let memory = self.cores[&tile].memory();
+                    let Some(core) = self.cores.get(&tile) else {
+                        return refused(&tile, "there is no core");
+                    };
+                    let memory = core.memory();
                     let at = at as usize;
                     let word = [memory[at], memory[at + 1], memory[at + 2], memory[at + 3]];
                     r[usize::from(to)] = u32::from_le_bytes(word);
@@ -669,7 +687,7 @@ fn word_of(d: &Descriptor, i: u32) -> u64 {
     for (n, dimension) in d.dimensions.iter().enumerate() {
         let size = dimension.size.max(1);
         let index = if n == last { rest } else { rest % size };
-        at += u64::from(index) * u64::from(dimension.step);
+        at = u64::saturating_add(at, u64::from(index) * u64::from(dimension.step));
         rest /= size;
     }
     at

@@ -9,6 +9,7 @@ use aie_kernels::design::configuration;
 use aie_kernels::job::Job;
 use aie_kernels::simulator::{Schedule, Simulator, Traffic};
 use noise::{Noise, matrix};
+use proptest::prelude::*;
 
 fn operands(rows: usize, k: usize, live: usize, mode: Mode, seed: u64) -> (Matrix, Activations) {
     let mut noise = Noise(seed);
@@ -99,5 +100,33 @@ fn the_simulator_sees_no_arithmetic_and_no_shape() {
     let text = include_str!("../src/simulator.rs");
     for module in ["arithmetic", "design", "job", "layout"] {
         assert!(!text.contains(&format!("crate::{module}")), "{module}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Neither a panic nor a run without end.
+    #[test]
+    fn damaged_configurations_are_run_or_refused(
+        damage in proptest::collection::vec((any::<u32>(), 0u32..80, any::<bool>()), 1..4),
+        schedule in prop_oneof![Just(Schedule::RoundRobin), Just(Schedule::Random(3))],
+    ) {
+        let mut blob = configuration().encode();
+        for (at, value, whole) in damage {
+            let at = at as usize % (blob.len() / 4) * 4;
+            let value = if whole { value.wrapping_mul(0x0700_0001) } else { value };
+            blob[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        if let Ok(mut simulator) = Simulator::new(&blob, schedule) {
+            let job = Job::new(1024, 128).unwrap();
+            let (w, x) = operands(1024, 128, 1, Mode::N16, 9);
+            let mut objects = [
+                job.pack_weights(&w).unwrap(),
+                job.pack_activations(&x).unwrap(),
+                vec![0; job.result_bytes()],
+            ];
+            let _ = simulator.run(&job.instructions(0).unwrap(), &mut objects);
+        }
     }
 }
