@@ -1,8 +1,8 @@
 //! An OpenAI-compatible HTTP interface, and a page, over the runtime's engine.
 //!
-//! [`serve`] runs a [`App`] on a listener. Requests are read field by field ([`fields`]), become a job of
-//! the [`Engine`](runtime::engine::Engine), and what the engine tells becomes an answer: at once, or as
-//! server-sent events. Both go through the same [`answer`] and the same [`shape`], so they hold the same
+//! [`serve`] runs an [`App`] on a listener. Requests are read field by field (`fields`), become a job of
+//! the [`Engine`], and what the engine tells becomes an answer: at once, or as
+//! server-sent events. Both go through the same `answer` and the same `shape`, so they hold the same
 //! text. Nothing here prints, and nothing is read from the environment.
 
 mod answer;

@@ -175,7 +175,7 @@ pub(crate) struct ServeArgs {
     /// File with the key, on its first line
     #[arg(long, value_name = "FILE", conflicts_with = "api_key")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Origin whose pages may ask, such as https://chat.example (repeatable)
+    /// Origin whose pages may ask, scheme and host as browsers send them (repeatable)
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
     /// Name under which the server may be asked, beside localhost and addresses (repeatable)
