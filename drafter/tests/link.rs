@@ -245,6 +245,28 @@ fn any_path_can_be_linked() {
     }
 }
 
+/// Hashes that were never made cannot be compared with, pipes among the links are no links, and what a
+/// killed program left goes in time.
+#[test]
+fn what_others_left_among_the_links_does_no_harm() {
+    let home = Home::new();
+    let target = home.pair.target.to_str().unwrap();
+    json_of(&mut home.link(&["--target", target, "--name", "x"]));
+    refused(home.drafter("show").args(["x", "--hash"]), 2, &["--hash"]);
+    let links = home.dir.path().join(".local/share/drafter/links");
+    let pipe = links.join("pipe.json");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_eq!(json_of(&mut home.drafter("list"))["links"].as_array().unwrap().len(), 1);
+    refused(home.drafter("show").arg("pipe"), 3, &["pipe.json"]);
+    fs::remove_file(pipe).unwrap();
+    for (name, age) in [(".link-old", 10_000), (".link-new", 0)] {
+        let file = fs::File::create(links.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    json_of(home.drafter("default").arg("x"));
+    assert_eq!(home.links(), [".link-new", "default", "x.json"]);
+}
+
 #[test]
 fn a_link_that_cannot_be_kept_leaves_nothing() {
     let home = Home::new();

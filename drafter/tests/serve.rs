@@ -764,6 +764,27 @@ fn a_server_ends_in_good_order() {
 }
 
 #[test]
+fn what_would_open_the_machine_is_refused() {
+    for args in [
+        &["--host", "0.0.0.0"][..],
+        &["--cors-origin", "chat.example"],
+        &["--cors-origin", "https://chat.example/page"],
+        &["--ctx", "0"],
+        &["--api-key", "two words"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_drafter"))
+            .args(["serve", "--port", "0", "--target"])
+            .arg(fixture().join("target.gguf"))
+            .args(args)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(args[0]), "{stderr}");
+    }
+}
+
+#[test]
 fn a_port_that_is_taken_is_said_to_be() {
     let server = Server::start(&[]);
     let port = server.authority().rsplit(':').next().unwrap().to_owned();

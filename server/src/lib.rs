@@ -30,6 +30,7 @@ use std::time::Duration;
 use runtime::engine::Engine;
 use runtime::stats::SpecStatus;
 use runtime::text::{ChatTemplate, SamplingDefaults, Tokenizer};
+use tokio::sync::Semaphore;
 
 pub use connection::serve;
 
@@ -96,7 +97,7 @@ impl Default for Settings {
             api_key: None,
             cors_origins: Vec::new(),
             hosts: Vec::new(),
-            max_body: 16 << 20,
+            max_body: 8 << 20,
             max_connections: 256,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
@@ -107,6 +108,9 @@ impl Default for Settings {
     }
 }
 
+/// Requests that are read at a time.
+const READERS: usize = 2;
+
 /// An engine, what it serves, and how.
 #[derive(Debug)]
 pub struct App {
@@ -115,6 +119,8 @@ pub struct App {
     settings: Settings,
     /// Seconds since 1970 when it was made.
     created: u64,
+    /// Places for requests that are being read: JSON and text take many times the bytes of a body.
+    readers: Semaphore,
     connections: AtomicUsize,
     closing: AtomicBool,
 }
@@ -128,6 +134,7 @@ impl App {
             model,
             settings,
             created: reply::now(),
+            readers: Semaphore::new(READERS),
             connections: AtomicUsize::new(0),
             closing: AtomicBool::new(false),
         })

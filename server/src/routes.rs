@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware;
@@ -37,15 +37,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn chats(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let body = json(&app, request).await?;
-    // Rendering and tokenizing a long prompt takes a while.
-    let asked = blocking(&app, move |app| chat::read(app, &body)).await?;
+    let asked = read(&app, request, chat::read).await?;
     generate::answer(&app, asked).await
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let body = json(&app, request).await?;
-    let asked = blocking(&app, move |app| completion::read(app, &body)).await?;
+    let asked = read(&app, request, completion::read).await?;
     generate::answer(&app, asked).await
 }
 
@@ -53,22 +50,31 @@ async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<axum::Json<Value>, ApiError> {
-    let body = json(&app, request).await?;
-    blocking(&app, move |app| info::tokenize(app, &body)).await.map(axum::Json)
+    read(&app, request, info::tokenize).await.map(axum::Json)
 }
 
-/// Does work that is no waiting where it holds up nobody.
-async fn blocking<T: Send + 'static>(
+/// Reads a request. Rendering and tokenizing a long one takes a while, so it is done where it holds up
+/// no connection, and few at a time.
+async fn read<T: Send + 'static>(
     app: &Arc<App>,
-    work: impl FnOnce(&App) -> Result<T, ApiError> + Send + 'static,
+    request: Request,
+    of: fn(&App, &Value) -> Result<T, ApiError>,
 ) -> Result<T, ApiError> {
+    let body = body(app, request).await?;
+    let closing = |_| ApiError::unavailable("the server is closing");
+    let _place = app.readers.acquire().await.map_err(closing)?;
     let app = Arc::clone(app);
-    let done = tokio::task::spawn_blocking(move || work(&app)).await;
+    let work = move || {
+        let json = serde_json::from_slice(&body)
+            .map_err(|error| ApiError::invalid(format!("the body is no JSON: {error}")))?;
+        of(&app, &json)
+    };
+    let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(ApiError::internal("internal error: the request ended in a panic")))
 }
 
-/// The JSON of a body.
-async fn json(app: &App, request: Request) -> Result<Value, ApiError> {
+/// The body of a request.
+async fn body(app: &App, request: Request) -> Result<Bytes, ApiError> {
     let limit = app.settings.max_body;
     let too_large = || {
         let message = format!("the body is larger than {limit} bytes");
@@ -79,21 +85,19 @@ async fn json(app: &App, request: Request) -> Result<Value, ApiError> {
     if length.is_some_and(|length: u64| length > limit as u64) {
         return Err(too_large());
     }
-    let bytes = read(body, limit, app.settings.body_timeout).await?.ok_or_else(too_large)?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| ApiError::invalid(format!("the body is no JSON: {error}")))
+    within(body, limit, app.settings.body_timeout).await?.ok_or_else(too_large)
 }
 
 /// The bytes of a body; none if there are more than `limit`.
-async fn read(
+async fn within(
     body: Body,
     limit: usize,
-    within: std::time::Duration,
-) -> Result<Option<axum::body::Bytes>, ApiError> {
+    time: std::time::Duration,
+) -> Result<Option<Bytes>, ApiError> {
     let kind = "invalid_request_error";
-    match timeout(within, to_bytes(body, limit)).await {
+    match timeout(time, to_bytes(body, limit)).await {
         Err(_) => {
-            let message = format!("the body did not arrive within {} s", within.as_secs());
+            let message = format!("the body did not arrive within {} s", time.as_secs());
             Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, kind, message))
         }
         Ok(Ok(bytes)) => Ok(Some(bytes)),

@@ -214,8 +214,12 @@ impl Shape {
                     here
                 });
                 let offsets: Vec<usize> = offsets.collect();
-                let top = tokens.iter().map(|(_, of)| {
-                    of.top.iter().map(|(id, p)| (name(*id), json!(p))).collect::<Map<_, _>>()
+                let top = tokens.iter().map(|(id, of)| {
+                    let mut top: Map<_, _> =
+                        of.top.iter().map(|(id, p)| (name(*id), json!(p))).collect();
+                    // The token itself is always there.
+                    top.insert(name(*id), json!(of.logprob));
+                    top
                 });
                 json!({
                     "tokens": tokens.iter().map(|(id, _)| name(*id)).collect::<Vec<_>>(),

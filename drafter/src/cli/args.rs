@@ -161,7 +161,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PORT", default_value_t = 52625)]
     pub(crate) port: u16,
     /// Most tokens of prompt and answer together [default: the target's context length]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) ctx: Option<usize>,
     /// Name of the model in the interface [default: that of the link, or of the target's file]
     #[arg(long, value_name = "NAME")]
@@ -271,7 +271,7 @@ pub(crate) struct GenerationArgs {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
     /// Most tokens of prompt and answer together [default: the target's context length]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) ctx: Option<usize>,
     /// Go on past tokens that end an answer
     #[arg(long)]
@@ -352,6 +352,13 @@ impl SamplingArgs {
 
     pub(crate) fn coupling(&self) -> Coupling {
         self.draft_noise.into()
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a number of at least 1".into()),
+        Ok(n) => Ok(n),
     }
 }
 

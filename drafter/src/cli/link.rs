@@ -148,6 +148,10 @@ pub(crate) fn show(args: &ShowArgs, streams: &Streams) -> anyhow::Result<Outcome
     };
     let link = store.load(&name)?;
     let mut files = link.target.files.iter().chain(&link.drafter.files);
+    if args.hash && files.clone().any(|file| file.sha256.is_none()) {
+        let message = "there are no hashes to compare with: the pair was linked without --hash";
+        return Err(Usage(message.into()).into());
+    }
     let problem = if args.hash {
         files.try_for_each(|file| file.check_whole(&mut hashing(streams, &file.path.0)))
     } else {

@@ -51,13 +51,25 @@ pub(crate) fn run(
         Sampler::new(sampling).map_err(|e| Usage(format!("--default-temperature: {e}")))?;
     }
     let api_key = key(args)?;
+    if !args.host.is_loopback() && api_key.is_none() {
+        let message = format!(
+            "--host {}: others can reach this address; give a key with --api-key-file",
+            args.host
+        );
+        return Err(Usage(message).into());
+    }
+    for origin in &args.cors_origin {
+        let host = ["http://", "https://"].iter().find_map(|scheme| origin.strip_prefix(scheme));
+        if !host.is_some_and(|host| !host.is_empty() && !host.trim_end_matches('/').contains('/')) {
+            let message =
+                format!("--cors-origin {origin}: expected http:// or https:// and a host");
+            return Err(Usage(message).into());
+        }
+    }
     signals::install().context("installing signal handlers")?;
     // Before the models are read, which takes a while.
     let listener = listen(SocketAddr::new(args.host, args.port))?;
     let address = listener.local_addr().context("reading the address")?;
-    if !args.host.is_loopback() && api_key.is_none() {
-        streams.note("everybody who reaches this address can use the model: there is no --api-key");
-    }
 
     let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
     let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);

@@ -149,10 +149,11 @@ fn header_len(path: &Path) -> anyhow::Result<u64> {
     if &magic == b"GGUF" {
         return Ok(gguf::File::open(source)?.data_start());
     }
-    if path.extension().is_some_and(|e| e == "json") || source.len() <= MAX_WHOLE {
-        return Ok(source.len().min(MAX_WHOLE));
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    if ["safetensors", "q4nx"].contains(&extension) || source.len() > MAX_WHOLE {
+        return Ok(safetensors::File::open(source)?.data_start());
     }
-    Ok(safetensors::File::open(source)?.data_start())
+    Ok(source.len())
 }
 
 /// SHA-256 of the first `len` bytes.
@@ -209,6 +210,23 @@ mod tests {
         fs::write(&path, "{ }").unwrap();
         let error = known.check().unwrap_err().to_string();
         assert!(error.contains("expected 2, found 3"), "{error}");
+    }
+
+    #[test]
+    fn the_header_of_a_container_ends_before_its_data() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let header = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+        let bytes = |data: &[u8]| {
+            [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+        };
+        fs::write(&path, bytes(b"ab")).unwrap();
+        let known = now(&path, false);
+        fs::write(&path, bytes(b"xy")).unwrap();
+        assert_eq!(now(&path, false).header_sha256, known.header_sha256);
+        fs::write(&path, bytes(b"ab")).unwrap();
+        assert_eq!(now(&path, true).header_sha256, known.header_sha256);
+        assert_ne!(now(&path, true).sha256, Some(known.header_sha256));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use command_line::exit::Usage;
@@ -19,6 +21,12 @@ const SCHEMA: u32 = 1;
 
 /// The file that holds the name of the default link; no link's file, since it has no extension.
 const DEFAULT: &str = "default";
+
+/// How the name of a file begins that is not whole yet.
+const UNFINISHED: &str = ".link-";
+
+/// Nobody writes a link for so long.
+const LEFT: Duration = Duration::from_secs(600);
 
 /// The largest link file that is read.
 const MAX_BYTES: u64 = 1 << 20;
@@ -247,13 +255,28 @@ impl Store {
         self.write(&self.dir.join(DEFAULT), text.as_bytes(), true).with_context(|| self.writing())
     }
 
+    /// Removes what programs left that were killed while they wrote.
+    fn sweep(&self) {
+        let Ok(listed) = fs::read_dir(&self.dir) else { return };
+        for entry in listed.flatten() {
+            let unfinished = entry.file_name().as_bytes().starts_with(UNFINISHED.as_bytes());
+            let modified = entry.metadata().and_then(|meta| meta.modified()).ok();
+            let age = modified.and_then(|modified| modified.elapsed().ok());
+            if unfinished && age.is_some_and(|age| age > LEFT) {
+                // Whoever cannot remove it can still write beside it.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     fn writing(&self) -> String {
         format!("writing to `{}`", shown_path(&self.dir))
     }
 
     fn write(&self, path: &Path, bytes: &[u8], replace: bool) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
-        let mut file = tempfile::Builder::new().prefix(".link-").tempfile_in(&self.dir)?;
+        self.sweep();
+        let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir)?;
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
         if replace {
@@ -267,6 +290,10 @@ impl Store {
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::Read as _;
+    // Opening a pipe would wait for somebody to write.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
