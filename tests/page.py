@@ -45,6 +45,11 @@ class Browser:
         for domain in ["Page", "Runtime", "Log", "Network"]:
             self.send(f"{domain}.enable")
 
+    def close(self):
+        self.session = None
+        self.send("Browser.close")
+        self.process.wait(30)
+
     def message(self):
         while b"\0" not in self.rest:
             more = os.read(self.of, 1 << 16)
@@ -182,7 +187,8 @@ def main():
     program, shots = sys.argv[1], (sys.argv[2:] or [None])[0]
     server, url = serve(program)
     locked, locked_url = serve(program, "--api-key", "s3cret")
-    with tempfile.TemporaryDirectory() as folder:
+    # Its processes end after it, and write to their folder until then.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         try:
             check(browser, url, shots)
@@ -196,6 +202,7 @@ def main():
             browser.js("document.getElementById('text').value = 'hello'")
             browser.js("document.getElementById('form').requestSubmit()")
             browser.until("document.getElementById('status').textContent === 'done'")
+            browser.close()
         finally:
             browser.process.kill()
             browser.process.wait()
