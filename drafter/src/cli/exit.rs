@@ -21,6 +21,10 @@ pub(crate) struct Advised {
     pub(crate) hint: String,
 }
 
+/// What makes numbers that are none.
+const NO_NUMBER: &str =
+    "a weight of the target or of the drafter is no number, or so large that sums overflow";
+
 /// The exit code of an error.
 pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
@@ -51,8 +55,10 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 /// The next step that an error names.
 pub(crate) fn hint(error: &anyhow::Error) -> Option<&str> {
     error.chain().find_map(|cause| {
-        if let Some(Error::Formats(error)) = cause.downcast_ref() {
-            return error.hint();
+        match cause.downcast_ref() {
+            Some(Error::Formats(error)) => return error.hint(),
+            Some(Error::NonFinite { .. }) => return Some(NO_NUMBER),
+            _ => {}
         }
         if let Some(advised) = cause.downcast_ref::<Advised>() {
             return Some(&advised.hint);
