@@ -5,16 +5,15 @@
 DRAFTER is the program.
 """
 
-import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import openai
 
-HERE = Path(__file__).parent
-PAIR = HERE / "fixtures" / "pair"
+from serving import serve
+
+TEMPLATE = Path(__file__).parent.parent / "drafter" / "tests" / "tools.jinja"
 TOOLS = [{
     "type": "function",
     "function": {
@@ -25,20 +24,6 @@ TOOLS = [{
     },
 }]
 QUESTION = [{"role": "user", "content": "Where is the lamp?"}]
-
-
-def serve(program):
-    process = subprocess.Popen(
-        [program, "serve", "--port", "0", "--json", "--target", PAIR / "target.gguf", "--drafter",
-         PAIR / "drafter", "--draft-max", "7", "--api-key", "s3cret", "--ctx", "512", "--chat-template",
-         HERE.parent / "drafter" / "tests" / "tools.jinja"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    document = ""
-    while not document.rstrip().endswith("\n}"):
-        line = process.stdout.readline()
-        assert line, "the server did not start"
-        document += line
-    return process, json.loads(document)["url"]
 
 
 def joined(stream):
@@ -130,7 +115,7 @@ def check(client, url):
 
 
 def main():
-    server, url = serve(sys.argv[1])
+    server, url = serve(sys.argv[1], "--api-key", "s3cret", "--ctx", "512", "--chat-template", TEMPLATE)
     try:
         check(openai.OpenAI(base_url=f"{url}/v1", api_key="s3cret", max_retries=20), url)
     finally:

@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-PAIR = Path(__file__).parent / "fixtures" / "pair"
+from serving import serve
+
 SCRIPT_IN_TEXT = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -105,19 +106,6 @@ class Browser:
         self.send("Input.insertText", text=text)
 
 
-def serve(program, *args):
-    process = subprocess.Popen(
-        [program, "serve", "--port", "0", "--json", "--target", PAIR / "target.gguf", "--drafter",
-         PAIR / "drafter", "--draft-max", "7", "--default-temperature", "0", *args],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    document = ""
-    while not document.rstrip().endswith("\n}"):
-        line = process.stdout.readline()
-        assert line, "the server did not start"
-        document += line
-    return process, json.loads(document)["url"]
-
-
 def check(browser, url, shots):
     send_enabled = "document.getElementById('send').textContent === 'Send'"
     done = f"{send_enabled} && document.querySelectorAll('article').length"
@@ -185,8 +173,8 @@ def check(browser, url, shots):
 
 def main():
     program, shots = sys.argv[1], (sys.argv[2:] or [None])[0]
-    server, url = serve(program)
-    locked, locked_url = serve(program, "--api-key", "s3cret")
+    server, url = serve(program, "--default-temperature", "0")
+    locked, locked_url = serve(program, "--default-temperature", "0", "--api-key", "s3cret")
     # Its processes end after it, and write to their folder until then.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)

@@ -21,8 +21,10 @@ pub enum Level {
     Avx512,
 }
 
-/// Defines the feature list of a level and its detector from the same literals.
-macro_rules! features {
+/// Defines a list of CPU features, `const LIST: &[&str]`, and `fn DETECTED() -> bool`, its detector,
+/// from the same literals.
+#[macro_export]
+macro_rules! cpu_features {
     ($list:ident, $detected:ident, $($feature:tt),+) => {
         const $list: &[&str] = &[$($feature),+];
 
@@ -40,8 +42,8 @@ macro_rules! features {
 
 // The one place that says what a level requires. `#[target_feature]` takes literals only, so the
 // kernels repeat these lists; a test of this module compares them.
-features!(AVX2, has_avx2, "avx2");
-features!(AVX512, has_avx512, "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl");
+cpu_features!(AVX2, has_avx2, "avx2");
+cpu_features!(AVX512, has_avx512, "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl");
 
 impl Level {
     /// Every level, ascending.

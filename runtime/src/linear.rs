@@ -74,30 +74,29 @@ impl Linear {
     /// As [`Linear::apply`].
     pub fn apply_as(&self, stage: Stage, x: &Input<'_>) -> Result<Rows<Primal>, Error> {
         let Arithmetic { isa, profile, .. } = x.arithmetic;
-        let zeroed = || Rows::zeroed(x.primal.n(), self.out_features);
+        // What the product needs is made before its time counts.
         match &self.weights {
-            Weights::Ternary(matrix) => {
-                let x = x.activations()?;
-                profile.stage(stage, || {
-                    let mut out = zeroed();
-                    matrix.matmul(x, out.data_mut())?;
-                    Ok(out)
-                })
+            Weights::Ternary(_) => {
+                x.activations()?;
             }
-            Weights::Float { matrix, rotated: true } => {
-                let x = x.rotated()?;
-                profile.stage(stage, || {
-                    let mut out = zeroed();
-                    matrix.matmul(*isa, x, out.data_mut())?;
-                    Ok(out)
-                })
+            Weights::Float { rotated: true, .. } => {
+                x.rotated()?;
             }
-            Weights::Float { matrix, rotated: false } => profile.stage(stage, || {
-                let mut out = zeroed();
-                matrix.matmul(*isa, x.primal, out.data_mut())?;
-                Ok(out)
-            }),
+            Weights::Float { rotated: false, .. } => {}
         }
+        profile.stage(stage, || {
+            let mut out = Rows::zeroed(x.primal.n(), self.out_features);
+            match &self.weights {
+                Weights::Ternary(matrix) => matrix.matmul(x.activations()?, out.data_mut())?,
+                Weights::Float { matrix, rotated: true } => {
+                    matrix.matmul(*isa, x.rotated()?, out.data_mut())?;
+                }
+                Weights::Float { matrix, rotated: false } => {
+                    matrix.matmul(*isa, x.primal, out.data_mut())?;
+                }
+            }
+            Ok(out)
+        })
     }
 }
 

@@ -50,13 +50,7 @@ pub(crate) fn link(
     let places = Places::of_process();
     let store = Store::in_dir(places.links.clone())?;
     let name = args.name.clone().unwrap_or_else(|| Name::for_drafter(&args.drafter));
-    if !args.force && store.names()?.contains(&name) {
-        let name = name.as_str();
-        let message = format!(
-            "a link is called `{name}` already; --force replaces it, --name gives another name"
-        );
-        return Err(Usage(message).into());
-    }
+    store.refuse_taken(&name, args.force)?;
     let opened = file::Drafter::open(&args.drafter, args.drafter_config.as_deref())
         .map_err(|e| reading(&args.drafter, e))?
         .mapped()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use command_line::exit::Usage;
 
-use super::args::ModelArgs;
+use super::args::{ModelArgs, Spec};
 use crate::link::places::Places;
 use crate::link::store::{Link, Store};
 
@@ -41,6 +41,15 @@ impl Pair {
         let link = store?.load(&name)?;
         link.check()?;
         Ok(Self::of_link(link))
+    }
+
+    /// [`Pair::of`], with a drafter where speculation is required.
+    pub(crate) fn to_run(args: &ModelArgs, spec: Spec) -> anyhow::Result<Self> {
+        let pair = Self::of(args)?;
+        if spec == Spec::Required && pair.drafter.is_none() {
+            return Err(Usage("--spec required needs --drafter".into()).into());
+        }
+        Ok(pair)
     }
 
     fn of_link(link: Link) -> Self {

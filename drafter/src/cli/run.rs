@@ -64,10 +64,7 @@ struct TopLogit {
 
 /// Runs the command.
 pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyhow::Result<Outcome> {
-    let pair = Pair::of(&args.models)?;
-    if args.spec == Spec::Required && pair.drafter.is_none() {
-        return Err(Usage("--spec required needs --drafter".into()).into());
-    }
+    let pair = Pair::to_run(&args.models, args.spec)?;
     let mut verifier = Sampler::new(args.sampling.sampling()).map_err(|e| Usage(e.to_string()))?;
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;

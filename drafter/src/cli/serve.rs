@@ -42,10 +42,7 @@ pub(crate) fn run(
     workers: &Workers,
     streams: &Streams,
 ) -> anyhow::Result<Outcome> {
-    let pair = Pair::of(&args.models)?;
-    if args.spec == Spec::Required && pair.drafter.is_none() {
-        return Err(Usage("--spec required needs --drafter".into()).into());
-    }
+    let pair = Pair::to_run(&args.models, args.spec)?;
     if let Some(temperature) = args.default_temperature {
         let sampling = Sampling { temperature: temperature.into(), ..Sampling::default() };
         Sampler::new(sampling).map_err(|e| Usage(format!("--default-temperature: {e}")))?;

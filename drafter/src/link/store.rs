@@ -203,16 +203,20 @@ impl Store {
         Usage(format!("no link is called `{}`; there are: {known}", name.as_str())).into()
     }
 
+    /// Refuses a name that is taken, unless it is to be `replace`d.
+    pub(crate) fn refuse_taken(&self, name: &Name, replace: bool) -> anyhow::Result<()> {
+        if !replace && self.names()?.contains(name) {
+            return Err(taken(name).into());
+        }
+        Ok(())
+    }
+
     /// Keeps a link. One of the same name is replaced only if `replace` says so.
     pub(crate) fn save(&self, link: &Link, replace: bool) -> anyhow::Result<()> {
         let mut text = serde_json::to_vec_pretty(link)?;
         text.push(b'\n');
         self.write(&self.path(&link.name), &text, replace).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Usage(format!(
-                "a link is called `{}` already; --force replaces it, --name gives another name",
-                link.name.as_str()
-            ))
-            .into(),
+            io::ErrorKind::AlreadyExists => taken(&link.name).into(),
             _ => anyhow::Error::new(error).context(self.writing()),
         })
     }
@@ -286,6 +290,13 @@ impl Store {
         }
         File::open(&self.dir)?.sync_all()
     }
+}
+
+fn taken(name: &Name) -> Usage {
+    let name = name.as_str();
+    Usage(format!(
+        "a link is called `{name}` already; --force replaces it, --name gives another name"
+    ))
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {

@@ -4,7 +4,7 @@
 //! 32-bit sum. x86 has it as one instruction in several encodings, or as two on 16-bit sums; sums of
 //! a group fit either way, so all give the same integers.
 
-use hadamard::{Isa, Level};
+use hadamard::{Isa, Level, cpu_features};
 
 /// An instruction for the dot of four. Values come only from [`Dot::portable`], [`Dot::detect`] and
 /// [`Dot::available`], none of which names one that the CPU lacks: holding a value proves that a
@@ -21,28 +21,20 @@ pub(super) enum Kind {
     Avx512,
 }
 
-/// Defines a list of features and its detector from the same literals.
-macro_rules! features {
-    ($list:ident, $detected:ident, $($feature:tt),+) => {
-        const $list: &[&str] = &[$($feature),+];
-
-        #[cfg(target_arch = "x86_64")]
-        fn $detected() -> bool {
-            $(std::arch::is_x86_feature_detected!($feature))&&+
-        }
-
-        #[cfg(not(target_arch = "x86_64"))]
-        fn $detected() -> bool {
-            false
-        }
-    };
-}
-
 // `#[target_feature]` takes literals only, so the kernels repeat these lists; a test compares them.
-features!(MADDUBS, has_maddubs, "avx2", "f16c");
-features!(AVX_VNNI, has_avx_vnni, "avx2", "f16c", "avxvnni");
-features!(AVX512_VL, has_avx512_vl, "avx2", "f16c", "avx512f", "avx512vl", "avx512vnni");
-features!(AVX512, has_avx512, "avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni");
+cpu_features!(MADDUBS, has_maddubs, "avx2", "f16c");
+cpu_features!(AVX_VNNI, has_avx_vnni, "avx2", "f16c", "avxvnni");
+cpu_features!(AVX512_VL, has_avx512_vl, "avx2", "f16c", "avx512f", "avx512vl", "avx512vnni");
+cpu_features!(
+    AVX512,
+    has_avx512,
+    "avx2",
+    "avx512f",
+    "avx512bw",
+    "avx512dq",
+    "avx512vl",
+    "avx512vnni"
+);
 
 impl Kind {
     /// From the slowest to the best.
