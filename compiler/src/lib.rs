@@ -7,6 +7,7 @@
 //! gives the same bytes for any number of threads and any instruction set.
 
 mod bands;
+pub mod calibrated;
 mod digest;
 mod error;
 mod facts;
