@@ -15,6 +15,7 @@
 // Allowed at one place: the call that maps a file, in `source`.
 #![deny(unsafe_code)]
 
+pub mod calib;
 pub mod dflash2;
 mod error;
 pub mod gguf;
