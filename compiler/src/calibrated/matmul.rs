@@ -29,11 +29,6 @@ impl Panels {
         Self { n, rows }
     }
 
-    /// Rows and columns.
-    pub(super) fn n(&self) -> usize {
-        self.n
-    }
-
     /// Rows `ks` of the columns `16 p ..`.
     #[inline(always)]
     pub(super) fn part(&self, p: usize, ks: Range<usize>) -> &[[f32; LANES]] {

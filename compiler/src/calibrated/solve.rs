@@ -11,15 +11,6 @@ use super::matmul::{LANES, add_product};
 use super::scales;
 use crate::ternary::{GroupFault, Rule, Stats, Ternarizer};
 
-/// How far the alternation goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    /// Error feedback only.
-    Start,
-    /// Then scales and codes in turn, until nothing moves or at most this often.
-    Rounds(usize),
-}
-
 /// Losses of some rows: squared errors of the outputs, relative to nothing yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Losses {
@@ -44,7 +35,8 @@ impl Losses {
 #[derive(Debug)]
 pub(crate) struct Solver {
     isa: Isa,
-    effort: Effort,
+    /// Rounds of scales and codes at most; without any the start is the result.
+    rounds: usize,
     start: Start,
     /// `[rows, n]` each: `w H`, errors, their gradient, codes.
     image: Vec<f32>,
@@ -67,10 +59,10 @@ pub(crate) struct Solver {
 }
 
 impl Solver {
-    pub(crate) fn new(isa: Isa, effort: Effort) -> Self {
+    pub(crate) fn new(isa: Isa, rounds: usize) -> Self {
         Self {
             isa,
-            effort,
+            rounds,
             start: Start::default(),
             image: Vec::new(),
             errors: Vec::new(),
@@ -126,8 +118,8 @@ impl Solver {
         }
         self.form_products(h, rows);
         self.form_gradient(n, groups, rows);
-        if let Effort::Rounds(rounds) = self.effort {
-            self.alternate(h, rows, rounds);
+        if self.rounds > 0 {
+            self.alternate(h, rows, self.rounds);
         }
 
         errors_of(&mut self.errors, w, &self.codes, &self.scales);

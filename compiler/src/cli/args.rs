@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use command_line::args::{Output, Workers};
+use compiler::calibrated::Calibration;
 use compiler::output::Format;
 use compiler::ternary::Rule;
 use hadamard::{BlockHadamard, Isa};
@@ -81,6 +82,17 @@ pub(crate) struct TernarizeArgs {
     /// the others are for comparison
     #[arg(long, value_name = "RULE", default_value = "optimal", env = "TERNARIZE_RULE")]
     pub(crate) rule: Rule,
+    /// Fit codes and scales to the inputs of the matrices: a file of `drafter capture`, or
+    /// `prior` for what the drafter's own norms say of them
+    #[arg(long, value_name = "FILE|prior", env = "TERNARIZE_CALIB")]
+    pub(crate) calib: Option<PathBuf>,
+    /// With --calib: rounds of scales and codes at most; 0 leaves error feedback alone
+    #[arg(long, value_name = "N", default_value_t = Calibration::ROUNDS, requires = "calib")]
+    pub(crate) rounds: usize,
+    /// With --calib: what is added to the moments' diagonal, relative to its mean
+    /// [default: 0.1, more where there are few rows]
+    #[arg(long, value_name = "X", requires = "calib", value_parser = max_error)]
+    pub(crate) damping: Option<f64>,
     /// Inputs per Hadamard transform, a power of two
     #[arg(long, value_name = "N", default_value_t = BlockHadamard::DEFAULT_BLOCK, value_parser = block)]
     pub(crate) block: usize,

@@ -34,7 +34,7 @@ pub(crate) fn planned(plan: &Plan<'_>, printer: &Printer) -> anyhow::Result<Outc
     let document = serde_json::json!({
         "schema": SCHEMA,
         "dry_run": true,
-        "rule": plan.rule.map(compiler::ternary::Rule::name),
+        "rule": plan.method(),
         "block": plan.rotation.block,
         "input_bytes": plan.input_bytes(),
         "memory_bytes": plan.memory_bytes(),

@@ -40,6 +40,7 @@ impl Files {
                 request("ptq1.gguf", Format::Ptq1_0),
             ],
             ternarize: Some(Ternarize { rule: Rule::Optimal, block }),
+            calibration: None,
             codebooks: None,
             tokenizer: Vec::new(),
             round_scales: false,
