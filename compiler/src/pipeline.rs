@@ -11,7 +11,7 @@ use formats::{Fault, GROUP, TernaryRows};
 use rayon::prelude::*;
 
 use crate::bands::{self, BAND_ROWS, Unit};
-use crate::calibrated::{self, BandFault, Losses, Solver, Store};
+use crate::calibrated::{self, BandFault, Bank, Losses, Solver, Store};
 use crate::observer::Observer;
 use crate::output::{Encoder, Rounded, SideFile, at_least};
 use crate::pending::Pending;
@@ -270,8 +270,9 @@ impl<'a> Worker<'a> {
         }
         let first_row = unit.first as usize;
         let mut outcome = UnitOutcome::default();
-        if self.plan.bank.as_ref().is_some_and(|bank| bank.has(unit.tensor)) {
-            let rounded = self.calibrate(tensor, unit, bytes)?;
+        let feed = self.plan.bank.as_ref().and_then(|bank| bank.feed(unit.tensor));
+        if let Some(feed) = feed {
+            let rounded = self.calibrate(feed, tensor, unit, bytes)?;
             (outcome.stats, outcome.losses) = (Some(rounded.stats), Some(rounded.losses));
         } else if let Some(ternarizer) = self.ternarizer {
             let mut stats = Stats::default();
@@ -331,6 +332,7 @@ impl<'a> Worker<'a> {
     /// Rotates one band and rounds it by its moments.
     fn calibrate(
         &mut self,
+        feed: usize,
         tensor: &Tensor,
         unit: Unit,
         bytes: &[u8],
@@ -348,20 +350,10 @@ impl<'a> Worker<'a> {
         let threads = self.plan.options.threads.max(1);
         // Workers begin at different columns, so that they prepare different moments.
         let first = rayon::current_thread_index().unwrap_or(0) * (cols / n) / threads;
-        let hessian = |index| {
-            let found = bank.hessian(self.stores, drafter, unit.tensor, index, isa)?;
-            found.ok_or(Error::Interrupted)
-        };
-        let rounded = calibrated::round(
-            solver,
-            values,
-            n,
-            first,
-            hessian,
-            &mut self.rows,
-            &mut self.columns,
-        );
-        bank.done(self.stores, unit.tensor);
+        let hessian = |run| bank.hessian(self.stores, drafter, feed, run, isa);
+        let rounded =
+            calibrated::round(solver, values, n, first, hessian, &mut self.rows, &mut self.columns);
+        Bank::done(self.stores, feed);
         rounded.map_err(|fault| match fault {
             BandFault::Moments(error) => error,
             BandFault::Group(at, fault) => {

@@ -208,18 +208,20 @@ impl Report {
                 .enumerate()
                 .filter(|(_, (t, _))| t.spec.role.is_matrix())
                 .map(|(index, (tensor, outcome))| (index, tensor, outcome))
-                .map(|(index, tensor, TensorOutcome { stats, losses, rounded_scales, .. })| Matrix {
-                    name: tensor.spec.name.clone(),
-                    shape: tensor.spec.shape.clone(),
-                    from: tensor.encoding.name(),
-                    quality: stats.as_ref().map(Quality::new),
-                    calibration: plan
-                        .bank
-                        .as_ref()
-                        .and_then(|bank| bank.facts(drafter, index))
-                        .zip(losses.as_ref())
-                        .map(|(facts, losses)| MatrixCalibration::new(facts, losses)),
-                    rounded_scales: *rounded_scales,
+                .map(|(index, tensor, TensorOutcome { stats, losses, rounded_scales, .. })| {
+                    Matrix {
+                        name: tensor.spec.name.clone(),
+                        shape: tensor.spec.shape.clone(),
+                        from: tensor.encoding.name(),
+                        quality: stats.as_ref().map(Quality::new),
+                        calibration: plan
+                            .bank
+                            .as_ref()
+                            .and_then(|bank| bank.facts(drafter, index))
+                            .zip(losses.as_ref())
+                            .map(|(facts, losses)| MatrixCalibration::new(facts, losses)),
+                        rounded_scales: *rounded_scales,
+                    }
                 })
                 .collect(),
             other_tensors: tensors()
@@ -271,7 +273,8 @@ impl CalibrationReport {
                 (source, Some(document.models.target_sha256.clone()), Some(positions))
             }
         };
-        let matrices = (0..drafter.tensors.len()).filter(|tensor| bank.has(*tensor)).count();
+        let matrices =
+            (0..drafter.tensors.len()).filter(|tensor| bank.feed(*tensor).is_some()).count();
         Self { source, target_sha256, positions, rounds: calibration.rounds, matrices }
     }
 }

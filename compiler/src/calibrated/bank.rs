@@ -89,19 +89,15 @@ impl Bank {
         unit_columns(self.block)
     }
 
-    /// Whether there are moments for a tensor.
-    pub(crate) fn has(&self, tensor: usize) -> bool {
-        self.of_tensor[tensor].is_some()
+    /// What feeds a tensor, where there are moments for it.
+    pub(crate) fn feed(&self, tensor: usize) -> Option<usize> {
+        self.of_tensor[tensor]
     }
 
     /// What there is for a tensor.
     pub(crate) fn facts(&self, drafter: &Drafter, tensor: usize) -> Option<Facts> {
         let feed = &self.feeds[self.of_tensor[tensor]?];
-        Some(Facts {
-            inputs: feed.names(drafter),
-            rows: feed.samples,
-            damping: self.damping(feed),
-        })
+        Some(Facts { inputs: feed.names(drafter), rows: feed.samples, damping: self.damping(feed) })
     }
 
     fn damping(&self, feed: &Feed) -> f64 {
@@ -149,7 +145,7 @@ impl Bank {
         stores
     }
 
-    /// The prepared moments of one run of columns of a tensor.
+    /// The prepared moments of one run of columns of a feed.
     ///
     /// # Errors
     /// What reading says, and moments that are none.
@@ -157,27 +153,25 @@ impl Bank {
         &self,
         stores: &[Store],
         drafter: &Drafter,
-        tensor: usize,
+        index: usize,
         unit: usize,
         isa: Isa,
-    ) -> Result<Option<Arc<Hessian>>, Error> {
-        let Some(index) = self.of_tensor[tensor] else { return Ok(None) };
+    ) -> Result<Arc<Hessian>, Error> {
         let feed = &self.feeds[index];
         let mut slot = stores[index].units[unit].lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hessian) = &*slot {
-            return Ok(Some(Arc::clone(hessian)));
+            return Ok(Arc::clone(hessian));
         }
         let n = self.unit_columns();
         let moments = &self.calibration.moments;
         let h = feed.moments(moments, drafter, self.block, n, unit)?;
         let hessian = Hessian::new(isa, n, &h, self.damping(feed))
             .map_err(|fault| feed.fault(moments, drafter, fault))?;
-        Ok(Some(Arc::clone(slot.insert(Arc::new(hessian)))))
+        Ok(Arc::clone(slot.insert(Arc::new(hessian))))
     }
 
-    /// One band of a tensor is through.
-    pub(crate) fn done(&self, stores: &[Store], tensor: usize) {
-        let Some(index) = self.of_tensor[tensor] else { return };
+    /// One band of a tensor with this feed is through.
+    pub(crate) fn done(stores: &[Store], index: usize) {
         if stores[index].left.fetch_sub(1, Ordering::AcqRel) == 1 {
             for unit in &stores[index].units {
                 *unit.lock().unwrap_or_else(PoisonError::into_inner) = None;
