@@ -47,8 +47,7 @@ pub(super) fn group(
     scales: &[f32],
     rows: Rows<'_>,
 ) -> u64 {
-    let Rows { codes, gradient, product } = rows;
-    visit(isa, h, thresholds, columns.start, scales, codes, gradient, product)
+    visit(isa, h, thresholds, columns.start, scales, rows)
 }
 
 per_isa! {
@@ -57,10 +56,9 @@ per_isa! {
         thresholds: &[f32],
         first: usize,
         scales: &[f32],
-        codes: &mut [f32],
-        gradient: &mut [f32],
-        product: &mut [f32],
+        rows: Rows<'_>,
     ) -> u64 {
+        let Rows { codes, gradient, product } = rows;
         let n = thresholds.len();
         let mut moved = 0;
         for (r, s) in scales.iter().copied().enumerate() {

@@ -77,7 +77,7 @@ impl Start {
                 }
             }
             let Self { weights, wanted, errors, codes, scale, .. } = self;
-            round_group(isa, n, first, &h.u, weights, scale, wanted, errors, codes);
+            round_group(isa, first, &h.u, Rows { n, weights, scale, wanted, errors, codes });
             add_product(isa, errors, &h.u, first..first + GROUP, first + GROUP, wanted);
         }
         for (from, to) in self.codes.chunks_exact(n).zip(codes.chunks_exact_mut(n)) {
@@ -98,19 +98,25 @@ impl Start {
     }
 }
 
+/// What [`round_group`] works on: `[rows, n]` each, but for `scale`, `[rows, 128]`.
+struct Rows<'a> {
+    n: usize,
+    weights: &'a [f32],
+    scale: &'a [f32],
+    wanted: &'a mut [f32],
+    errors: &'a mut [f32],
+    codes: &'a mut [f32],
+}
+
 per_isa! {
     /// Rounds the columns `first .. first + 128` in turn and passes their errors on to
     /// those after them in the group.
     fn round_group(
-        n: usize,
         first: usize,
         u: &Panels,
-        weights: &[f32],
-        scale: &[f32],
-        wanted: &mut [f32],
-        errors: &mut [f32],
-        codes: &mut [f32],
+        rows: Rows<'_>,
     ) {
+        let Rows { n, weights, scale, wanted, errors, codes } = rows;
         for column in first..first + GROUP {
             for (r, scale) in scale.chunks_exact(GROUP).enumerate() {
                 let at = r * n + column;

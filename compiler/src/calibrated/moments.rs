@@ -302,7 +302,8 @@ mod tests {
         let norm = drafter.tensors.iter().find(|t| t.spec.role == Role::InputNorm).unwrap();
         let mut gamma = vec![0.0; n];
         norm.read_values(n as u64, &mut gamma, &mut Buffer::default()).unwrap();
-        let sign = |i: usize, c: usize| if (i & c).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign =
+            |i: usize, c: usize| if (i & c).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         for (i, j) in [(0, 0), (3, 5), (127, 1), (64, 64)] {
             let expected: f64 = (0..n)
                 .map(|c| sign(i, c) * sign(j, c) * f64::from(gamma[c]).powi(2) / n as f64)

@@ -123,11 +123,11 @@ impl Solver {
         }
 
         errors_of(&mut self.errors, w, &self.codes, &self.scales);
-        for r in 0..rows {
+        for (r, plain_loss) in plain_losses.into_iter().enumerate() {
             let range = r * n..(r + 1) * n;
             let e = &mut self.errors[range.clone()];
             let damped = dot(e, &self.gradient[range.clone()]);
-            if damped < plain_losses[r] {
+            if damped < plain_loss {
                 losses.chosen += h.undamped(damped, e);
                 continue;
             }
@@ -139,7 +139,7 @@ impl Solver {
                 let scale = self.plain_scales[r * groups + i / GROUP] as f32;
                 *e = w - scale * self.plain[r * n + i];
             }
-            losses.chosen += h.undamped(plain_losses[r], e);
+            losses.chosen += h.undamped(plain_loss, e);
         }
         Ok(losses)
     }

@@ -54,7 +54,7 @@ fn moments(inputs: Inputs, n: usize, seed: u64) -> Vec<f64> {
         h = DMatrix::from_fn(n, n, |i, j| h[(i, j)] * scale[i] * scale[j]);
     }
     let walsh = DMatrix::from_fn(n, n, |i, j| {
-        let sign = if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
         sign / (n as f64).sqrt()
     });
     let h = &walsh * h * &walsh;
