@@ -129,7 +129,7 @@ pub(crate) struct VerifyArgs {
     /// Float drafter to measure the error against, or ternary drafter to be equal to
     #[arg(long, value_name = "INPUT")]
     pub(crate) against: Option<PathBuf>,
-    /// Largest relative squared error of a matrix against a float INPUT [default: 0.5]
+    /// Largest relative squared error of a matrix against a float INPUT [default: 0.75]
     #[arg(long, value_name = "X", value_parser = max_error)]
     pub(crate) max_error: Option<f64>,
     /// Drafter configuration, if it is not beside FILE
