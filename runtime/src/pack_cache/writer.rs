@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::Packable;
-use super::file::{FOOTER, Header, data_start, footer};
+use super::file::{ALIGN, FOOTER, Header, data_start, footer};
 use crate::{Error, fpenv};
 
 /// Bytes of a call that writes, whole pages of 2 MiB at multiples of 2 MiB: file systems that can then
@@ -17,6 +17,7 @@ use crate::{Error, fpenv};
 const PIECE: usize = 32 << 20;
 
 /// Why nothing was written.
+#[derive(Debug)]
 pub(super) enum Failure {
     /// The file cannot be written.
     Output(io::Error),
@@ -28,16 +29,27 @@ pub(super) enum Failure {
 
 /// Writes everything into the empty `file`, and waits until the disk has it.
 pub(super) fn write(
+    file: &File,
+    header: Header,
+    items: &[Arc<dyn Packable>],
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    write_pieces(file, header, items, PIECE, progress)
+}
+
+/// [`write`] with pieces of `size` bytes.
+pub(super) fn write_pieces(
     mut file: &File,
     mut header: Header,
     items: &[Arc<dyn Packable>],
+    size: usize,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(), Failure> {
     let start = data_start(header.encode().map_err(Failure::Output)?.len());
     let length = header.data_bytes().map(|n| start + n + FOOTER as u64).ok_or_else(too_long)?;
     let part = items.iter().map(|item| item.part_bytes()).max().unwrap_or(0);
     // The head is written last; until then zeros stand there.
-    let mut buffer = vec![0; start as usize + PIECE + part];
+    let mut buffer = vec![0; start as usize + size + part + ALIGN as usize];
     let mut used = start as usize;
     let mut written = 0u64;
     for (n, item) in items.iter().enumerate() {
@@ -49,7 +61,7 @@ pub(super) fn write(
         let mut at = 0;
         while at < bytes {
             // Whole parts until a piece is full.
-            let wanted = PIECE.saturating_sub(used).div_ceil(part).max(1) * part;
+            let wanted = size.saturating_sub(used).div_ceil(part).max(1) * part;
             let len = wanted.min(bytes - at);
             let target = &mut buffer[used..used + len];
             target
@@ -61,10 +73,10 @@ pub(super) fn write(
                 .map_err(Failure::Weights)?;
             hasher.update_rayon(target);
             (at, used) = (at + len, used + len);
-            while used >= PIECE {
-                file.write_all(&buffer[..PIECE]).map_err(Failure::Output)?;
-                buffer.copy_within(PIECE..used, 0);
-                (used, written) = (used - PIECE, written + PIECE as u64);
+            while used >= size {
+                file.write_all(&buffer[..size]).map_err(Failure::Output)?;
+                buffer.copy_within(size..used, 0);
+                (used, written) = (used - size, written + size as u64);
             }
             if progress(written + used as u64, length).is_break() {
                 return Err(Failure::Interrupted);
