@@ -308,9 +308,11 @@ impl Drop for Served {
 #[test]
 fn a_server_that_is_killed_leaves_the_link_whole() {
     let home = Home::new();
-    home.link(&["--target"]).arg(&home.pair.target).args(["--name", "mini"]).assert().success();
-    let dir = home.dir.path().join(".local/share/drafter/links");
-    let file = dir.join("mini.json");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/pair");
+    let mut linking = home.drafter("link");
+    linking.arg(fixture.join("drafter")).arg("--target").arg(fixture.join("target.gguf"));
+    linking.args(["--name", "mini"]).assert().success();
+    let file = home.dir.path().join(".local/share/drafter/links/mini.json");
     let link = fs::read(&file).unwrap();
     let names = home.links();
     let start = || {
@@ -355,5 +357,5 @@ fn a_server_that_is_killed_leaves_the_link_whole() {
         assert_eq!(home.links(), names);
     }
     let shown = json_of(home.drafter("show").arg("mini"));
-    assert_eq!(shown["name"], "mini");
+    assert_eq!(shown["link"]["name"], "mini");
 }

@@ -78,8 +78,7 @@ fn fingerprint(file: &File, len: u64) -> io::Result<String> {
     if rest <= SAMPLES * SAMPLE {
         take(head, rest)?;
     } else {
-        (0..SAMPLES)
-            .try_for_each(|i| take(head + i * ((rest - SAMPLE) / (SAMPLES - 1)), SAMPLE))?;
+        (0..SAMPLES).try_for_each(|i| take(head + i * (rest - SAMPLE) / (SAMPLES - 1), SAMPLE))?;
     }
     Ok(hasher.finalize().to_hex().to_string())
 }
