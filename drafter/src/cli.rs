@@ -1,6 +1,7 @@
 //! The command line: arguments, streams, exit codes. Everything else is in the library.
 
 mod args;
+mod bench;
 mod cache;
 pub(crate) mod exit;
 mod link;
@@ -39,6 +40,7 @@ fn run(cli: &Cli) -> ExitCode {
     let command = || match &cli.command {
         Command::Run(args) => run::run(args, &cli.workers, &streams),
         Command::VerifyExact(args) => verify_exact::run(args, &cli.workers, &streams),
+        Command::Bench(args) => bench::run(args, &cli.workers, &streams),
         Command::Serve(args) => serve::run(args, &cli.workers, &streams),
         Command::Link(args) => link::link(args, &cli.workers, &streams),
         Command::List => link::list(&streams),

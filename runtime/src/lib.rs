@@ -42,5 +42,6 @@ pub mod swiglu;
 pub mod target;
 pub mod text;
 pub mod weights;
+pub mod work;
 
 pub use error::Error;

@@ -292,6 +292,12 @@ impl FloatMatrix {
         self.in_features
     }
 
+    /// Its size in the file.
+    #[must_use]
+    pub fn stored_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Writes row `r` as f32 (exact).
     ///
     /// # Panics

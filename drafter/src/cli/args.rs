@@ -13,6 +13,7 @@ use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
+use super::bench::BenchArgs;
 use crate::link::store::Name;
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
@@ -30,7 +31,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact, link, cache verify)
+  1    the files are sound, but the answer is no (verify-exact, bench, link, cache verify)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written, or the port is taken
@@ -63,6 +64,13 @@ pub(crate) enum Command {
     /// all logits, and digests of the whole state after every commit. Ends with exit code 1 at the
     /// first difference.
     VerifyExact(VerifyExactArgs),
+    /// Measures how fast this machine runs a pair, beside its own limits
+    ///
+    /// Decoding, verifying, drafting and taking in prompts at several lengths and depths, whole answers
+    /// with and without speculation, and memory. Times are medians; `dot ms` and `read ms` are what the
+    /// operations on ternary weights and the bytes to be read would take at the limits that are
+    /// measured in the same run, `times` is the time over the larger of both.
+    Bench(BenchArgs),
     /// Lists, checks and removes packed weights
     ///
     /// Ternary weights are packed once per model into the order that the kernels read, and mapped at
