@@ -27,6 +27,7 @@ pub mod linear;
 pub mod machine;
 pub mod math;
 pub mod norm;
+pub mod pack_cache;
 mod parallel;
 pub mod profile;
 pub mod quant;
@@ -41,5 +42,6 @@ pub mod swiglu;
 pub mod target;
 pub mod text;
 pub mod weights;
+pub mod work;
 
 pub use error::Error;
