@@ -5,6 +5,8 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -289,4 +291,71 @@ fn a_link_that_cannot_be_kept_leaves_nothing() {
     assert_eq!(json_of(&mut home.drafter("list"))["links"].as_array().unwrap().len(), 1);
     json_of(home.drafter("unlink").arg("cut"));
     assert_eq!(home.links(), ["good.json"]);
+}
+
+/// Ends with the test.
+struct Served(std::process::Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that is killed leaves its link as it was, and the next one starts from it: while it loads,
+/// just when it listens, and in the middle of an answer.
+#[test]
+fn a_server_that_is_killed_leaves_the_link_whole() {
+    let home = Home::new();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/pair");
+    let mut linking = home.drafter("link");
+    linking.arg(fixture.join("drafter")).arg("--target").arg(fixture.join("target.gguf"));
+    linking.args(["--name", "mini"]).assert().success();
+    let file = home.dir.path().join(".local/share/drafter/links/mini.json");
+    let link = fs::read(&file).unwrap();
+    let names = home.links();
+    let start = || {
+        let child = std::process::Command::new(env!("CARGO_BIN_EXE_drafter"))
+            .args(["serve", "mini", "--port", "0", "--json"])
+            .env_clear()
+            .env("HOME", home.dir.path())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        Served(child)
+    };
+    for delay in [0, 5, 20, 60] {
+        let served = start();
+        std::thread::sleep(Duration::from_millis(delay));
+        drop(served);
+        assert_eq!(fs::read(&file).unwrap(), link);
+        assert_eq!(home.links(), names);
+    }
+    for _ in 0..2 {
+        let mut served = start();
+        let mut document = String::new();
+        let mut lines = BufReader::new(served.0.stdout.take().unwrap()).lines();
+        let url = loop {
+            document += &lines.next().expect("a document").unwrap();
+            if let Ok(document) = serde_json::from_str::<Value>(&document) {
+                break document["url"].as_str().unwrap().to_owned();
+            }
+        };
+        let mut socket = TcpStream::connect(url.strip_prefix("http://").unwrap()).unwrap();
+        let body = r#"{"prompt": [1, 2, 3], "max_tokens": 20, "stream": true}"#;
+        let length = body.len();
+        let head =
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+        write!(socket, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+        // The answer has begun.
+        let mut first = [0; 1];
+        socket.read_exact(&mut first).unwrap();
+        drop(served);
+        assert_eq!(fs::read(&file).unwrap(), link);
+        assert_eq!(home.links(), names);
+    }
+    let shown = json_of(home.drafter("show").arg("mini"));
+    assert_eq!(shown["link"]["name"], "mini");
 }

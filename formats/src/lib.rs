@@ -12,7 +12,7 @@
 //! allocation larger than the file itself justifies: every count and offset is
 //! checked against the file's size first.
 
-// Allowed at one place: the call that maps a file, in `source`.
+// Allowed in `source`: the call that maps a file, and the one that gives its pages back.
 #![deny(unsafe_code)]
 
 pub mod calib;
@@ -21,6 +21,7 @@ mod error;
 pub mod gguf;
 mod json;
 pub mod labels;
+mod location;
 pub mod mlx;
 pub mod pq2_0;
 pub mod ptq1_0;
@@ -34,5 +35,6 @@ pub mod tokenizer;
 
 pub use error::{Error, Fault, shown, shown_number, shown_path};
 pub use json::without_bom;
+pub use location::Location;
 pub use source::{Source, View};
 pub use ternary::{GROUP, TernaryRows};

@@ -52,6 +52,39 @@ impl Deref for View {
     }
 }
 
+impl View {
+    /// Asks the system to map the bytes with pages of 2 MiB, where it and the file system can. A hint:
+    /// where it is not taken, or the bytes are not mapped, nothing happens.
+    pub fn prefer_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if let Bytes::Mapped(map) = &self.bytes {
+            let _ = map.advise_range(memmap2::Advice::HugePage, self.range.start, self.range.len());
+        }
+    }
+
+    /// Says that the bytes are read soon, so that the system can fetch them from the disk meanwhile. A
+    /// hint, as above.
+    pub fn will_need(&self) {
+        if let Bytes::Mapped(map) = &self.bytes {
+            let _ = map.advise_range(memmap2::Advice::WillNeed, self.range.start, self.range.len());
+        }
+    }
+
+    /// Gives the memory of mapped bytes back; they come from the file again when they are read. A
+    /// hint, as above.
+    #[expect(unsafe_code, reason = "advice that is not a hint for other kinds of mappings")]
+    pub fn release(&self) {
+        if let Bytes::Mapped(map) = &self.bytes {
+            let (advice, range) = (memmap2::UncheckedAdvice::DontNeed, &self.range);
+            // SAFETY: the mapping is shared, read-only and of a file (`Source::mapped` is the only
+            // place that makes one), so it has no contents of its own that could be lost: a page that
+            // is dropped is read from the file again, with the bytes it had before, as the contract
+            // of `Source::mapped` demands. Readers in other threads see nothing but a delay.
+            let _ = unsafe { map.unchecked_advise_range(advice, range.start, range.len()) };
+        }
+    }
+}
+
 impl Source {
     /// Opens a regular file for positioned reads.
     ///
@@ -253,6 +286,24 @@ mod tests {
         std::fs::write(dir.path().join("g"), [9; 64]).unwrap();
         std::fs::rename(dir.path().join("g"), &path).unwrap();
         assert_eq!(*view, [7; 16]);
+    }
+
+    #[test]
+    fn advice_changes_no_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let bytes: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        for source in [Source::map(&path).unwrap(), Source::from_bytes("f", bytes.clone())] {
+            for (offset, len) in [(0, 40_000), (4097, 30_000), (39_999, 1), (17, 0)] {
+                let view = source.view(offset, len).unwrap();
+                view.prefer_huge_pages();
+                view.will_need();
+                assert_eq!(*view, bytes[offset as usize..(offset + len) as usize]);
+                view.release();
+                assert_eq!(*view, bytes[offset as usize..(offset + len) as usize]);
+            }
+        }
     }
 
     #[test]

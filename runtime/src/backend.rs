@@ -13,7 +13,7 @@ mod cpu;
 mod reference;
 
 pub(crate) use cpu::Memory;
-pub use cpu::{Cpu, Dot};
+pub use cpu::{Cpu, Dot, ModelOnCpu};
 pub use reference::Reference;
 
 use crate::Error;

@@ -258,6 +258,20 @@ impl KvCache {
         self.end += 1;
     }
 
+    /// Appends `n` positions of noise in [-1, 1]: for measurements at a depth, whose times do not
+    /// depend on what was taken in.
+    pub fn append_noise(&mut self, n: usize) {
+        /// Rows that are different; a prime number, so that blocks of 16 are.
+        const ROWS: usize = 61;
+        let width = self.heads() * self.dim;
+        let of = |i: usize| (i * 7919 % 2001) as f32 / 1000.0 - 1.0;
+        let rows: Vec<f32> = (0..(ROWS + 1) * width).map(of).collect();
+        for i in 0..n {
+            let at = i % ROWS * width;
+            self.append(&rows[at..at + width], &rows[at + width..at + 2 * width]);
+        }
+    }
+
     /// Forgets positions from `end` on.
     ///
     /// # Panics

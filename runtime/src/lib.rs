@@ -29,6 +29,7 @@ pub mod machine;
 pub mod math;
 pub mod moments;
 pub mod norm;
+pub mod pack_cache;
 mod parallel;
 pub mod profile;
 pub mod quant;
@@ -43,5 +44,6 @@ pub mod swiglu;
 pub mod target;
 pub mod text;
 pub mod weights;
+pub mod work;
 
 pub use error::Error;

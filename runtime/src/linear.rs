@@ -15,11 +15,13 @@ use crate::quant::{ActQuant, Activations};
 use crate::rotation::Rotation;
 use crate::rows::{Primal, Rotated, Rows};
 use crate::weights::{FloatMatrix, TernaryMatrix};
+use crate::work::Work;
 
 /// A matrix `[out_features, in_features]`.
 #[derive(Debug)]
 pub struct Linear {
     out_features: usize,
+    work: Work,
     weights: Weights,
 }
 
@@ -40,19 +42,27 @@ impl Linear {
     /// As [`Backend::prepare`].
     pub fn ternary(matrix: TernaryMatrix, backend: &dyn Backend) -> Result<Self, Error> {
         let out_features = matrix.out_features();
-        Ok(Self { out_features, weights: Weights::Ternary(backend.prepare(matrix)?) })
+        let work = Work::ternary(out_features, matrix.in_features());
+        Ok(Self { out_features, work, weights: Weights::Ternary(backend.prepare(matrix)?) })
     }
 
     /// A float matrix, stored for rotated inputs or not.
     #[must_use]
     pub fn float(matrix: FloatMatrix, rotated: bool) -> Self {
-        Self { out_features: matrix.out_features(), weights: Weights::Float { matrix, rotated } }
+        let (out_features, work) = (matrix.out_features(), Work::float(matrix.stored_bytes()));
+        Self { out_features, work, weights: Weights::Float { matrix, rotated } }
     }
 
     /// Number of outputs.
     #[must_use]
     pub fn out_features(&self) -> usize {
         self.out_features
+    }
+
+    /// What a pass has to do with it.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     /// The products with all rows of `x`: `[n, out_features]`.

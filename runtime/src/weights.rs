@@ -114,6 +114,12 @@ impl TernaryMatrix {
         self.encoding
     }
 
+    /// The name of its tensor.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Number of outputs.
     #[must_use]
     pub fn out_features(&self) -> usize {
@@ -124,6 +130,22 @@ impl TernaryMatrix {
     #[must_use]
     pub fn in_features(&self) -> usize {
         self.in_features
+    }
+
+    /// Its bytes in the file.
+    fn views(&self) -> impl Iterator<Item = &View> {
+        let beside = self.affine.iter().flat_map(|affine| [&affine.scales, &affine.biases]);
+        std::iter::once(&self.bytes).chain(beside)
+    }
+
+    /// Says that all rows are read soon. A hint.
+    pub(crate) fn will_need(&self) {
+        self.views().for_each(View::will_need);
+    }
+
+    /// Gives the memory of a mapped file back, which is read again when a row is. A hint.
+    pub(crate) fn release(&self) {
+        self.views().for_each(View::release);
     }
 
     /// Rows that are stored together.
@@ -268,6 +290,12 @@ impl FloatMatrix {
     #[must_use]
     pub fn in_features(&self) -> usize {
         self.in_features
+    }
+
+    /// Its size in the file.
+    #[must_use]
+    pub fn stored_bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Writes row `r` as f32 (exact).

@@ -65,12 +65,23 @@ async fn read<T: Send + 'static>(
     let _place = app.readers.acquire().await.map_err(closing)?;
     let app = Arc::clone(app);
     let work = move || {
-        let json = serde_json::from_slice(&body)
-            .map_err(|error| ApiError::invalid(format!("the body is no JSON: {error}")))?;
+        let json = serde_json::from_slice(&body).map_err(|error| {
+            ApiError::invalid(format!("the body is no JSON: {error}{}", hint(&error)))
+        })?;
         of(&app, &json)
     };
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|_| Err(ApiError::internal("internal error: the request ended in a panic")))
+}
+
+/// What to do about an error that clients meet who cut text between the halves of a character.
+fn hint(error: &serde_json::Error) -> &'static str {
+    let text = error.to_string();
+    if text.contains("surrogate") || text.contains("hex escape") {
+        "; half of a UTF-16 pair is no character: send both halves, or the character itself"
+    } else {
+        ""
+    }
 }
 
 /// The body of a request.

@@ -13,6 +13,7 @@ use runtime::kv::KvType;
 use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
+use super::bench::BenchArgs;
 use crate::link::store::Name;
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
@@ -30,7 +31,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact, link)
+  1    the files are sound, but the answer is no (verify-exact, bench, link, cache verify)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written, or the port is taken
@@ -63,6 +64,18 @@ pub(crate) enum Command {
     /// all logits, and digests of the whole state after every commit. Ends with exit code 1 at the
     /// first difference.
     VerifyExact(VerifyExactArgs),
+    /// Measures how fast this machine runs a pair, beside its own limits
+    ///
+    /// Decoding, verifying, drafting and taking in prompts at several lengths and depths, whole answers
+    /// with and without speculation, and memory. Times are medians; `dot ms` and `read ms` are what the
+    /// operations on ternary weights and the bytes to be read would take at the limits that are
+    /// measured in the same run, `times` is the time over the larger of both.
+    Bench(BenchArgs),
+    /// Lists, checks and removes packed weights
+    ///
+    /// Ternary weights are packed once per model into the order that the kernels read, and mapped at
+    /// later starts. A pack whose model changed is made anew, and any can be removed at any time.
+    Cache(CacheArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for
@@ -233,6 +246,52 @@ pub(crate) struct ModelArgs {
     /// How keys and values are kept
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv: Kv,
+    #[command(flatten)]
+    pub(crate) packs: PackArgs,
+}
+
+/// Where weights are kept in the order that kernels read.
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    /// Pack the weights in memory at every start, and keep nothing on disk
+    #[arg(long, conflicts_with = "pack_cache")]
+    pub(crate) no_pack_cache: bool,
+    /// Folder of packed weights, small models too [default: $XDG_CACHE_HOME/drafter/packs, for models
+    /// of 64 MB or more]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pack_cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CacheArgs {
+    #[command(subcommand)]
+    pub(crate) command: CacheCommand,
+    /// The folder [default: $XDG_CACHE_HOME/drafter/packs, ~/.cache/drafter/packs without that]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) pack_cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheCommand {
+    /// Lists the packs, their models, and whether these are what they were
+    List,
+    /// Reads packs whole and compares the hash of every matrix
+    Verify {
+        /// Names from the list, or paths of models [default: all]
+        packs: Vec<String>,
+    },
+    /// Removes packs; they are made again when they are needed
+    Remove {
+        /// Names from the list, or paths of models
+        #[arg(required_unless_present_any = ["all", "stale"])]
+        packs: Vec<String>,
+        /// All of them
+        #[arg(long, conflicts_with_all = ["packs", "stale"])]
+        all: bool,
+        /// Those that are damaged, or whose model changed or is gone
+        #[arg(long, conflicts_with = "packs")]
+        stale: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use command_line::args::Workers;
 use command_line::exit::{Outcome, Usage, reading};
 use command_line::{Streams, signals};
 use formats::dflash2::drafter as file;
-use formats::{Source, gguf, shown_path};
+use formats::{Location, Source, gguf, shown_path};
 use runtime::backend::{Cpu, Dot};
 use runtime::drafter::Drafter;
 use runtime::quant::ActQuant;
@@ -18,7 +18,7 @@ use super::SCHEMA;
 use super::args::{DefaultArgs, LinkArgs, ShowArgs, UnlinkArgs};
 use super::exit::{Advised, Input, Refused};
 use super::text::Text;
-use crate::link::files::{Interrupted, Known, Location};
+use crate::link::files::{Interrupted, Known, drafter_files, target_files};
 use crate::link::places::Places;
 use crate::link::search::{self, Candidate, Kind};
 use crate::link::store::{Facts, Link, Model, Name, Store};
@@ -346,28 +346,6 @@ fn other_tokens(opened: &file::Drafter, target: &Path) -> anyhow::Result<Option<
     };
     let differs = of_drafter.iter().zip(&of_target).position(|(a, b)| a != b);
     Ok(differs.map(|id| format!("token {id} of their tokenizers is another one")))
-}
-
-/// All files of a target: one, or those of a pack.
-fn target_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let mut files: Vec<PathBuf> = std::fs::read_dir(path)
-        .with_context(|| format!("reading `{}`", shown_path(path)))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-            ["json", "jinja", "safetensors"].contains(&extension) && path.is_file()
-        })
-        .collect();
-    files.sort();
-    Ok(files)
-}
-
-fn drafter_files(opened: &file::Drafter) -> Vec<PathBuf> {
-    let files = opened.files.iter().map(|source| source.path().to_path_buf());
-    files.chain(opened.config_path.clone()).collect()
 }
 
 fn known(path: &Path, whole: bool, streams: &Streams) -> anyhow::Result<Known> {

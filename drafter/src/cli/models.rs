@@ -6,14 +6,17 @@ use std::time::Instant;
 use command_line::Streams;
 use command_line::args::Workers;
 use command_line::exit::reading;
+use formats::dflash2::drafter as file;
 use formats::shown_path;
-use runtime::backend::{Cpu, Dot};
+use runtime::backend::{Dot, ModelOnCpu};
 use runtime::drafter::Drafter;
 use runtime::quant::ActQuant;
 use runtime::target::Target;
 
 use super::exit::Advised;
+use super::packs::Packs;
 use super::pair::Pair;
+use crate::link::files::{drafter_files, target_files};
 
 /// A target and perhaps a drafter, loaded.
 #[derive(Debug)]
@@ -24,24 +27,46 @@ pub(crate) struct Models {
 }
 
 impl Models {
-    /// Loads the target, and the drafter if there is one and it is wanted.
+    /// Loads the target, and the drafter if there is one and it is wanted, with their packed weights.
     pub(crate) fn load(
         pair: &Pair,
         act: ActQuant,
         workers: &Workers,
         draft: bool,
+        packs: &Packs<'_>,
     ) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let isa = workers.isa();
-        let backend = Cpu::new(Dot::detect(isa));
-        let target = Target::open(&pair.target, act, isa, &backend)
-            .map_err(|e| advised(reading(&pair.target, e), target_advice(&pair.target)))?;
+        let backend = || ModelOnCpu::new(Dot::detect(isa));
+        // The oracle multiplies what is in the file.
+        let packs = Some(packs).filter(|_| act != ActQuant::F32);
+        let sources = |files: &[PathBuf]| packs.and_then(|packs| packs.sources(files));
+        let attach = |path: &Path, backend: &ModelOnCpu, sources| {
+            let attached = packs.map(|packs| packs.attach(path, &backend.pack(), sources));
+            attached.unwrap_or(Ok(())).map_err(|e| match e.downcast::<runtime::Error>() {
+                Ok(error) => reading(path, error),
+                Err(other) => other,
+            })
+        };
+
+        let (on_target, path) = (backend(), &pair.target);
+        let before = sources(&target_files(path).unwrap_or_default());
+        let target = Target::open(path, act, isa, &on_target)
+            .map_err(|e| advised(reading(path, e), target_advice(path)))?;
+        attach(path, &on_target, before)?;
         let drafter = match pair.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
+                let on_drafter = backend();
                 let config = pair.drafter_config.as_deref();
-                let drafter = Drafter::open(path, config, &target, act, isa, &backend);
-                Some(drafter.map_err(|e| advised(reading(path, e), drafter_advice(path)))?)
+                let refused = |e| advised(reading(path, e), drafter_advice(path));
+                let opened = file::Drafter::open(path, config).map_err(|e| refused(e.into()))?;
+                let before = sources(&drafter_files(&opened));
+                let opened = opened.mapped().map_err(|e| refused(e.into()))?;
+                let drafter = Drafter::load(&opened, &target, act, isa, &on_drafter);
+                let drafter = drafter.map_err(refused)?;
+                attach(path, &on_drafter, before)?;
+                Some(drafter)
             }
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })

@@ -24,6 +24,7 @@ use super::args::{DraftMax, PromptSource, RunArgs, Spec};
 use super::exit::Input;
 use super::memory::Memory;
 use super::models::{self, Models, milliseconds};
+use super::packs::Packs;
 use super::pair::Pair;
 use super::profile;
 use super::prompt::Prompt;
@@ -69,7 +70,8 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     let prompt = Prompt::read(&args.prompt.source)?;
     signals::install().context("installing signal handlers")?;
 
-    let mut models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
+    let packs = Packs::of(&args.models.packs, streams);
+    let mut models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off, &packs)?;
     let text = Text::load(&pair.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
     check(args, &ids, &models, streams)?;

@@ -23,6 +23,7 @@ use super::args::{DraftMax, ServeArgs, Spec};
 use super::exit::{Advised, Input};
 use super::memory::Memory;
 use super::models::{self, Models};
+use super::packs::Packs;
 use super::pair::Pair;
 use super::port;
 use super::text::Text;
@@ -68,7 +69,8 @@ pub(crate) fn run(
     let listener = listen(SocketAddr::new(args.host, args.port))?;
     let address = listener.local_addr().context("reading the address")?;
 
-    let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off)?;
+    let packs = Packs::of(&args.models.packs, streams);
+    let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off, &packs)?;
     let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);
     let drafting = match &models.drafter {
         Some(_) if args.draft_max == DraftMax::Auto => Drafting::Auto(draft_max),

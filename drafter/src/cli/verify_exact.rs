@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::SCHEMA;
 use super::args::VerifyExactArgs;
 use super::models::Models;
+use super::packs::Packs;
 use super::prompt;
 use super::summary::warn_of_a_wrong_pair;
 use super::text::Text;
@@ -84,7 +85,8 @@ pub(crate) fn run(
     let prompts =
         args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
-    let models = Models::load(&paths, args.models.act, workers, true)?;
+    let packs = Packs::of(&args.models.packs, streams);
+    let models = Models::load(&paths, args.models.act, workers, true, &packs)?;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
     let text = Text::load(&paths.target, models.target.vocab())?;
 

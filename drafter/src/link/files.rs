@@ -1,15 +1,14 @@
 //! What the files of a model are known by.
 
-use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use command_line::signals;
-use formats::{Source, gguf, safetensors, shown_path};
+use formats::dflash2::drafter::Drafter;
+use formats::{Location, Source, gguf, safetensors, shown_path};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -17,37 +16,6 @@ use crate::cli::exit::Input;
 
 /// The largest file that counts as header as a whole: a configuration or a tokenizer.
 const MAX_WHOLE: u64 = 64 << 20;
-
-/// A path in a JSON document: text where it is UTF-8, bytes where it is not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Stored {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-/// An absolute path that keeps every byte on its way through JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Stored", into = "Stored")]
-pub(crate) struct Location(pub(crate) PathBuf);
-
-impl From<Stored> for Location {
-    fn from(stored: Stored) -> Self {
-        Self(match stored {
-            Stored::Text(text) => text.into(),
-            Stored::Bytes(bytes) => OsString::from_vec(bytes).into(),
-        })
-    }
-}
-
-impl From<Location> for Stored {
-    fn from(Location(path): Location) -> Self {
-        match path.into_os_string().into_string() {
-            Ok(text) => Self::Text(text),
-            Err(bytes) => Self::Bytes(bytes.as_bytes().to_vec()),
-        }
-    }
-}
 
 /// One file as it was when a link was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -129,6 +97,29 @@ impl Known {
         }
         Ok(())
     }
+}
+
+/// All files of a target: one, or those of a pack.
+pub(crate) fn target_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut files: Vec<PathBuf> = fs::read_dir(path)
+        .with_context(|| format!("reading `{}`", shown_path(path)))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+            ["json", "jinja", "safetensors"].contains(&extension) && path.is_file()
+        })
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// All files that belong to an opened drafter.
+pub(crate) fn drafter_files(opened: &Drafter) -> Vec<PathBuf> {
+    let files = opened.files.iter().map(|source| source.path().to_path_buf());
+    files.chain(opened.config_path.clone()).collect()
 }
 
 fn modified(meta: &Metadata) -> i128 {
@@ -227,14 +218,5 @@ mod tests {
         fs::write(&path, bytes(b"ab")).unwrap();
         assert_eq!(now(&path, true).header_sha256, known.header_sha256);
         assert_ne!(now(&path, true).sha256, Some(known.header_sha256));
-    }
-
-    #[test]
-    fn any_path_survives_json() {
-        for bytes in [&b"/m/\xc5\xbdeljko \xf0\x9f\x99\x82"[..], b"/m/\xff\xfe"] {
-            let location = Location(OsString::from_vec(bytes.to_vec()).into());
-            let text = serde_json::to_string(&location).unwrap();
-            assert_eq!(serde_json::from_str::<Location>(&text).unwrap(), location);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Where links are kept and where models are looked for, as the environment says.
+//! Where links and packed weights are kept and where models are looked for, as the environment says.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Places {
     /// The folder of links; none where the user has no home.
     pub(crate) links: Option<PathBuf>,
+    /// The folder of packed weights; none where the user has no home.
+    pub(crate) packs: Option<PathBuf>,
     /// Where models are looked for, first to last.
     pub(crate) models: Vec<Place>,
 }
@@ -64,7 +66,11 @@ impl Places {
         add("FastFlowLM", path("FLM_MODEL_PATH"));
         add("FastFlowLM", in_dir(&config, "flm"));
         add("FastFlowLM", under_home(".flm"));
-        Self { links: in_dir(&data, "drafter/links"), models }
+        Self {
+            links: in_dir(&data, "drafter/links"),
+            packs: in_dir(&cache, "drafter/packs"),
+            models,
+        }
     }
 
     /// Of this process.
@@ -96,6 +102,7 @@ mod tests {
     fn a_home_is_enough() {
         let places = of(&[("HOME", "/h")]);
         assert_eq!(places.links, Some("/h/.local/share/drafter/links".into()));
+        assert_eq!(places.packs, Some("/h/.cache/drafter/packs".into()));
         assert_eq!(
             dirs(&places),
             [
@@ -134,6 +141,6 @@ mod tests {
 
     #[test]
     fn without_a_home_nothing_is_made_up() {
-        assert_eq!(of(&[]), Places { links: None, models: Vec::new() });
+        assert_eq!(of(&[]), Places { links: None, packs: None, models: Vec::new() });
     }
 }

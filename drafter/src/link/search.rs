@@ -140,7 +140,7 @@ mod tests {
             fs::write(path, "").unwrap();
         }
         let place = Place { owner: "Hugging Face", dir: dir.path().to_path_buf() };
-        (dir, Places { links: None, models: vec![place] })
+        (dir, Places { links: None, packs: None, models: vec![place] })
     }
 
     #[track_caller]

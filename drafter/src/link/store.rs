@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use command_line::exit::Usage;
-use formats::shown_path;
+use formats::{Location, shown_path};
 use serde::{Deserialize, Serialize};
 
-use super::files::{Known, Location};
+use super::files::Known;
 use crate::cli::exit::Input;
 
 /// Version of the layout of links.

@@ -11,6 +11,7 @@ mod avx512;
 mod dot;
 mod layout;
 mod memory;
+mod packs;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "an instruction")]
@@ -29,9 +30,11 @@ use rayon::prelude::*;
 
 pub use dot::Dot;
 pub(crate) use memory::Memory;
+pub use packs::ModelOnCpu;
 
 use super::{Backend, Prepared};
 use crate::Error;
+use crate::pack_cache::PackedBytes;
 use crate::parallel;
 use crate::quant::{Activations, BLOCK_ROWS, Block, Integers};
 use crate::weights::TernaryMatrix;
@@ -44,8 +47,10 @@ const TASK_BYTES: usize = 256 << 10;
 
 /// The CPU backend.
 ///
-/// Matrices are packed when they are first multiplied, into memory; their files stay mapped for
-/// [`ActQuant::F32`](crate::quant::ActQuant::F32), which the reference multiplies.
+/// Matrices are packed when they are first multiplied, into memory, unless a
+/// [`PackCache`](crate::pack_cache::PackCache) has given them their packed bytes ([`ModelOnCpu`]). Their
+/// files stay mapped for [`ActQuant::F32`](crate::quant::ActQuant::F32), which the reference
+/// multiplies.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     dot: Dot,
@@ -68,25 +73,29 @@ impl Default for Cpu {
 
 impl Backend for Cpu {
     fn prepare(&self, matrix: TernaryMatrix) -> Result<Box<dyn Prepared>, Error> {
-        Ok(Box::new(Packed { matrix, dot: self.dot, bytes: OnceLock::new() }))
+        Ok(Box::new(Packed::new(matrix, self.dot)))
     }
 }
 
-/// A matrix, and its packed bytes from its first product on.
+/// A matrix, and its packed bytes once it has them.
 #[derive(Debug)]
 struct Packed {
     matrix: TernaryMatrix,
     dot: Dot,
-    bytes: OnceLock<Memory>,
+    bytes: OnceLock<PackedBytes>,
 }
 
 impl Packed {
+    fn new(matrix: TernaryMatrix, dot: Dot) -> Self {
+        Self { matrix, dot, bytes: OnceLock::new() }
+    }
+
     fn bytes(&self) -> Result<&[u8], Error> {
         if let Some(bytes) = self.bytes.get() {
             return Ok(bytes);
         }
         let packed = pack(&self.matrix)?;
-        Ok(self.bytes.get_or_init(|| packed))
+        Ok(self.bytes.get_or_init(|| packed.into()))
     }
 }
 
@@ -96,10 +105,9 @@ fn pack(matrix: &TernaryMatrix) -> Result<Memory, Error> {
     let mut bytes = Memory::zeroed(layout::packed_bytes(n, width))
         .map_err(|source| Error::Memory { bytes: layout::packed_bytes(n, width), source })?;
     let bands = bytes.par_chunks_mut(layout::packed_bytes(BAND, width)).enumerate();
-    bands.try_for_each(|(band, bytes)| {
-        let first = band * BAND;
-        layout::pack(matrix, first..n.min(first + BAND), bytes)
-    })?;
+    bands.try_for_each(|(band, bytes)| layout::pack_band(matrix, band, bytes))?;
+    // Packed bytes and pages of the file at once would be twice the model.
+    matrix.release();
     Ok(bytes)
 }
 

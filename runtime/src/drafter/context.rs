@@ -30,6 +30,21 @@ impl Context {
         }
     }
 
+    /// As if `len` rows were taken in, with noise for keys and values: for measurements.
+    #[must_use]
+    pub fn noise(config: &Config, kv: KvType, len: usize) -> Self {
+        /// Rows between which what no block can see is forgotten.
+        const STEP: usize = 1024;
+        let mut context = Self::new(config, kv);
+        while context.len < len {
+            let n = STEP.min(len - context.len);
+            context.layers.iter_mut().for_each(|layer| layer.append_noise(n));
+            context.len += n;
+            context.trim();
+        }
+        context
+    }
+
     /// The most bytes that `positions` rows take: with a window on all layers, up to twice the window
     /// is kept.
     #[must_use]

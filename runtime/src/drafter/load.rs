@@ -22,6 +22,7 @@ use crate::rope::Rope;
 use crate::rotation::Rotation;
 use crate::target::Target;
 use crate::weights::{FloatEncoding, FloatMatrix, TernaryEncoding, TernaryMatrix};
+use crate::work::Work;
 
 /// A loaded drafter. Its memory of the context is a [`super::Context`].
 #[derive(Debug)]
@@ -131,6 +132,31 @@ impl Drafter {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What its layers have to do for a block. Where it borrows the target's head, that comes on top.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let of = |linears: &[&Linear]| linears.iter().map(|linear| linear.work()).sum();
+        let layer = |l: &Layer| -> Work {
+            let deltas: Work = of(&[&l.attention_delta, &l.mlp_delta]);
+            let attention = of(&[&l.q, &l.k, &l.v, &l.o]);
+            [deltas, attention, of(&[&l.gate, &l.up, &l.down])].into_iter().sum()
+        };
+        self.layers.iter().map(layer).chain([self.selector_hidden.work()]).sum()
+    }
+
+    /// All its weights, each once.
+    #[must_use]
+    pub fn weights(&self) -> Work {
+        [self.work(), self.fc.work()].into_iter().sum()
+    }
+
+    /// What it has to do for rows of the context.
+    #[must_use]
+    pub fn context_work(&self) -> Work {
+        let layers = self.layers.iter().flat_map(|layer| [layer.k.work(), layer.v.work()]);
+        layers.chain([self.fc.work()]).sum()
     }
 
     /// Takes times of what follows.

@@ -22,6 +22,7 @@ use crate::profile::Profile;
 use crate::quant::ActQuant;
 use crate::rope::Rope;
 use crate::rotation::Rotation;
+use crate::work::Work;
 
 /// A loaded target. It has no state of its own: that is a [`super::State`].
 #[derive(Debug)]
@@ -180,6 +181,26 @@ impl Target {
     #[must_use]
     pub fn arithmetic(&self) -> &Arithmetic {
         &self.arithmetic
+    }
+
+    /// What a pass has to do in its layers.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let of = |linears: &[&Linear]| linears.iter().map(|linear| linear.work()).sum();
+        let layer = |layer: &Layer| -> Work {
+            let mixer = match &layer.mixer {
+                Mixer::Attention(m) => of(&[&m.q, &m.k, &m.v, &m.output]),
+                Mixer::Gdn(m) => of(&[&m.qkv, &m.gate, &m.alpha, &m.beta, &m.out]),
+            };
+            [mixer, of(&[&layer.gate, &layer.up, &layer.down])].into_iter().sum()
+        };
+        self.layers.iter().map(layer).sum()
+    }
+
+    /// What the head has to do for rows whose logits are wanted.
+    #[must_use]
+    pub fn head_work(&self) -> Work {
+        self.head.work()
     }
 
     /// Takes times of what follows.

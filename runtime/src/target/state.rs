@@ -5,6 +5,7 @@ use super::forward::Verified;
 use crate::Error;
 use crate::gdn::{DeltaState, shift};
 use crate::kv::{KvCache, KvType};
+use rayon::prelude::*;
 
 /// A hash of a state: equal states have equal digests.
 pub type Digest = blake3::Hash;
@@ -47,6 +48,19 @@ impl State {
         };
         let layers = config.layers.iter().map(layer).collect();
         Self { len: 0, layers, gdn: config.gdn, broken: false }
+    }
+
+    /// As if `len` tokens were taken in, with noise for keys and values: for measurements.
+    #[must_use]
+    pub fn noise(config: &Config, kv: KvType, len: usize) -> Self {
+        let mut state = Self::new(config, kv);
+        state.layers.par_iter_mut().for_each(|layer| {
+            if let LayerState::Attention(cache) = layer {
+                cache.append_noise(len);
+            }
+        });
+        state.len = len;
+        state
     }
 
     /// Tokens taken in; the next one has this position.

@@ -85,6 +85,15 @@ impl<'a> Tile<'a> {
     }
 }
 
+/// Packs band number `band` of [`BAND`] outputs, fewer at the end; `out`: the bytes of its tiles.
+///
+/// # Errors
+/// As [`pack`].
+pub(super) fn pack_band(matrix: &TernaryMatrix, band: usize, out: &mut [u8]) -> Result<(), Error> {
+    let first = band * BAND;
+    pack(matrix, first..matrix.out_features().min(first + BAND), out)
+}
+
 /// Packs outputs `range`, whole bands except at the end of the matrix; `out`: the bytes of its tiles.
 ///
 /// # Errors
