@@ -9,7 +9,7 @@ use formats::calib::{
 };
 use serde_json::Value;
 
-/// Sums of `rows` unit vectors of each coordinate, times `unit + 1`.
+/// A diagonal of `unit + 1`.
 struct Made(i64);
 
 impl Tiles<Infallible> for Made {
@@ -95,7 +95,10 @@ fn parts_are_merged_shown_and_refused() {
     let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     // 1 + 2 + 3 per coordinate, over six rows.
     let fc = &shown["inputs"][0];
-    assert_eq!((&fc["mean_square"], &fc["peak"], &fc["rows"]), (&1.0.into(), &1.0.into(), &6.into()));
+    assert_eq!(
+        (&fc["mean_square"], &fc["peak"], &fc["rows"]),
+        (&1.0.into(), &1.0.into(), &6.into())
+    );
     assert_eq!(shown["document"]["texts"][0]["units"], serde_json::json!([[0, 2]]));
     let text = calib().arg("show").arg(path("all")).output().unwrap();
     assert!(String::from_utf8(text.stdout).unwrap().contains("3 of 9 units"));
