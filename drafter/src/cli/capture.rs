@@ -260,7 +260,7 @@ impl Run<'_> {
                 }
             }
         }
-        let mut saved = self.document.texts[0].units.count();
+        let mut saved = self.document.texts[0].clone();
         for (done, unit) in left.iter().enumerate() {
             streams.progress(&self.progress(done, left.len()));
             let at = usize::try_from(*unit).unwrap_or(usize::MAX);
@@ -270,8 +270,9 @@ impl Run<'_> {
                 // What is in memory has a part of a unit, or may be lost: what counts is on disk.
                 streams.progress("");
                 if let Some(state) = &self.state {
-                    let path = shown_path(state.path());
-                    streams.note(&format!("{saved} units are in `{path}`"));
+                    let (n, path) = (saved.units.count(), shown_path(state.path()));
+                    streams.note(&format!("{n} units are in `{path}`"));
+                    self.document.texts[0] = saved;
                 }
                 return Ok(false);
             };
@@ -291,7 +292,7 @@ impl Run<'_> {
                 && state.is_due()
             {
                 state.save(&self.document, moments)?;
-                saved = self.document.texts[0].units.count();
+                saved = self.document.texts[0].clone();
             }
         }
         if let (Some(state), Some(moments)) = (&mut self.state, self.moments) {
