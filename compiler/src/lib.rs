@@ -12,6 +12,7 @@ mod digest;
 mod error;
 mod facts;
 pub mod inspect;
+pub mod merge;
 pub mod observer;
 pub mod output;
 mod pending;

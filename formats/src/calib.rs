@@ -60,8 +60,9 @@ impl Tile {
         (0..n).map(Self::Diagonal).chain(pairs)
     }
 
-    /// Its number among those of its kind.
-    fn place(self, n: usize) -> usize {
+    /// Its number among those of its kind, for `n` blocks.
+    #[must_use]
+    pub fn place(self, n: usize) -> usize {
         match self {
             Self::Diagonal(i) => i,
             Self::Pair(i, j) => i * n - i * (i + 1) / 2 + (j - i - 1),

@@ -20,6 +20,7 @@ pub mod dflash2;
 mod error;
 pub mod gguf;
 mod json;
+pub mod labels;
 mod location;
 pub mod mlx;
 pub mod pq2_0;

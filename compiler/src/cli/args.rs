@@ -58,10 +58,36 @@ pub(crate) enum Command {
     /// Reads safetensors, q4nx, GGUF, MLX 2-bit packs and a drafter's config.json; headers
     /// only. What is no drafter is listed as it stands.
     Inspect(InspectArgs),
+    /// Calibration data of `drafter capture`: puts parts together, says what is in a file
+    Calib {
+        #[command(subcommand)]
+        command: CalibCommand,
+    },
     /// Prints a completion script
     Completions {
         /// The shell it is for
         shell: Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CalibCommand {
+    /// Adds up files of shards, to the bits of one run; refuses those of other models or arithmetic
+    Merge {
+        /// Calibration files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Output file
+        #[arg(short, long, value_name = "OUT")]
+        output: PathBuf,
+        /// Replace an existing output
+        #[arg(long)]
+        force: bool,
+    },
+    /// Reads a file, all of it, and says what it was made of and what its inputs are like
+    Show {
+        /// Calibration file
+        file: PathBuf,
     },
 }
 

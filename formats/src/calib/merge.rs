@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Document, File, Input, Texts, Tile, Tiles};
 use crate::{Error, Fault, shown_path};
 
-/// The document of the files together, and their tiles for [`super::write`]. The order of the files does
+/// The document of the files together, and their tiles for [`super::write()`]. The order of the files does
 /// not show in either.
 ///
 /// # Errors

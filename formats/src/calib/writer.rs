@@ -44,7 +44,7 @@ pub(super) fn tensors(document: &Document) -> Vec<NewTensor> {
     tensors
 }
 
-/// Bytes of the file that [`write`] makes of `document`.
+/// Bytes of the file that [`write()`] makes of `document`.
 #[must_use]
 pub fn file_len(document: &Document) -> u64 {
     let mut document = document.clone();
