@@ -10,6 +10,7 @@
 //! | [`design`] | the configuration: eight columns of four cores |
 //! | [`job`] | one matrix product: instructions, `npu-pack/1`, results |
 //! | [`txn`] | the words of instructions |
+//! | [`mlir`] | configuration and instructions as the text that the vendor's compiler reads |
 //! | [`verifier`] | holds configuration and instructions against the limits of the hardware |
 //! | [`simulator`] | runs configuration and instructions on bytes |
 //!
@@ -21,6 +22,7 @@ pub mod design;
 pub mod host;
 pub mod job;
 pub mod layout;
+pub mod mlir;
 pub mod simulator;
 pub mod txn;
 pub mod verifier;
