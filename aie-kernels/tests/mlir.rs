@@ -80,7 +80,7 @@ fn golden_text() {
         Operation::Sync { tile, direction: 1, channel: 1 },
     ];
     let words = encode(1, &operations);
-    let arguments = [("weights", 128), ("activations", 64)];
+    let arguments = [("weights", 128), ("activations", 128)];
     let sequence = Sequence { name: "job", words: &words, arguments: &arguments };
     let found = module(&small(), &[sequence]).unwrap();
     assert_eq!(found, include_str!("mlir/small.mlir"));

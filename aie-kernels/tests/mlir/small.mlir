@@ -64,7 +64,7 @@ module {
       aie.end
     } {stack_size = 4096 : i32}
     memref.global "private" constant @block_0 : memref<8xi32> = dense<[16, 0, 0, 0, -1073741824, 1, 0, 1]>
-    aie.runtime_sequence @job(%weights: memref<32xi32>, %activations: memref<16xi32>) {
+    aie.runtime_sequence @job(%weights: memref<32xi32>, %activations: memref<32xi32>) {
       %o0 = memref.get_global @block_0 : memref<8xi32>
       aiex.npu.blockwrite(%o0) {address = 118784 : ui32} : memref<8xi32>
       %o1_0 = arith.constant 64 : i32
