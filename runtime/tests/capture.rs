@@ -23,11 +23,14 @@ use runtime::target::Target;
 use support::drafter::{Kind, config, write};
 use support::{Shape, Storage, noise};
 
+/// Rows of an input, with the position of the first in its block.
+type Kept = Vec<(usize, Vec<f32>)>;
+
 /// Keeps all rows, and shows them to moments too.
 #[derive(Debug)]
 struct Keeper {
     moments: Arc<Moments>,
-    rows: Mutex<BTreeMap<Input, Vec<(usize, Vec<f32>)>>>,
+    rows: Mutex<BTreeMap<Input, Kept>>,
 }
 
 impl InputObserver for Keeper {
@@ -112,7 +115,7 @@ fn tiles(moments: &Moments, block: usize) -> Vec<Vec<i64>> {
 
 /// `H x` per block by the definition, in f64.
 fn rotated(x: &[f32], block: usize) -> Vec<f64> {
-    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let mut out = Vec::new();
     for x in x.chunks(block) {
         let row = |i| x.iter().enumerate().map(|(j, x)| sign(i, j) * f64::from(*x)).sum::<f64>();
