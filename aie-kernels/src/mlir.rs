@@ -3,7 +3,7 @@
 //!
 //! Everything is pinned: addresses of buffers, numbers of locks and descriptors, and every wire of every
 //! stream switch, so that what the verifier counted and the simulator ran is what gets compiled. The
-//! programs of cores become branches between blocks (`core`(mod@core)), the instructions a
+//! programs of cores become branches between blocks (`core`), the instructions a
 //! `runtime_sequence` of the same register writes (`sequence`).
 
 mod core;
