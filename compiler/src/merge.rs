@@ -1,7 +1,5 @@
 //! Calibration files: several as one, and what is in one.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use formats::calib::{self, Document, File, Input, Tile, Tiles};
@@ -9,6 +7,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::observer::Observer;
+use crate::output::same_file;
 use crate::pending::Pending;
 
 /// Writes the sum of `paths` to `out`: the bits of one run over all of their units, in any order of the
@@ -32,7 +31,7 @@ pub fn merge(
         problem: problem.into(),
         hint: hint.map(Into::into),
     };
-    if paths.iter().any(|path| is_same(path, out)) {
+    if paths.iter().any(|path| same_file(path, out)) {
         return Err(refuse("this is an input", None));
     }
     if !force && out.exists() {
@@ -146,12 +145,4 @@ pub fn show(path: &Path, observer: &dyn Observer) -> Result<Summary, Error> {
         });
     }
     Ok(Summary { schema: crate::report::SCHEMA, document, size_bytes: file.len(), inputs })
-}
-
-/// Whether two paths lead to one existing file.
-fn is_same(a: &Path, b: &Path) -> bool {
-    match (fs::metadata(a), fs::metadata(b)) {
-        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        _ => false,
-    }
 }

@@ -118,7 +118,7 @@ impl Plan<'_> {
                     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
                 };
                 let names = self.drafter.files.iter().map(|f| name(f.path()));
-                digest::of_listing(&names.zip(several.iter().cloned()).collect::<Vec<_>>())
+                formats::digest::of_listing(&names.zip(several.iter().cloned()).collect::<Vec<_>>())
             }
         }
     }

@@ -71,7 +71,7 @@ impl formats::calib::Tiles<std::convert::Infallible> for MadeMoments {
 fn write_calib(path: &Path, weights: &Path, block: usize, rows: usize) {
     use formats::calib::{Document, InputRecord, Models, Texts, Units, WEIGHT_ONE, inputs_of};
     let drafter = formats::dflash2::drafter::Drafter::open(weights, None).unwrap();
-    let sha256 = formats::calib::sha256_of(&drafter.files, &mut |_| true).unwrap().unwrap();
+    let sha256 = formats::digest::of_files(&drafter.files, &mut |_| true).unwrap().unwrap();
     let exponent = formats::calib::exponent_of(1.0);
     let mut units = Units::default();
     units.insert(0);

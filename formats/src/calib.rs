@@ -17,14 +17,12 @@
 //! Every tile has its SHA-256 in the document, and the document has one beside it: what was damaged is
 //! refused, not used.
 
-mod digest;
 mod document;
 mod file;
 mod input;
 mod merge;
 mod writer;
 
-pub use digest::sha256_of;
 pub use document::{Document, InputRecord, Models, Texts, Units, WEIGHT_ONE};
 pub use file::File;
 pub use input::{Input, inputs_of};

@@ -17,9 +17,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::calib::Texts;
+use crate::digest::sha256;
 use crate::error::shown;
 use crate::safetensors::{self, Dtype, NewTensor, layout};
 use crate::{Error, Source};
@@ -90,7 +90,7 @@ pub fn bytes(document: &Document, contents: &Contents<'_>) -> Vec<u8> {
     let text = serde_json::to_string(document).unwrap_or_default();
     let metadata = BTreeMap::from([
         ("format".to_owned(), FORMAT.to_owned()),
-        ("document_sha256".to_owned(), hash(&text)),
+        ("document_sha256".to_owned(), sha256(&text)),
         ("document".to_owned(), text),
     ]);
     let plan = layout(tensors, &metadata);
@@ -118,18 +118,14 @@ pub fn bytes(document: &Document, contents: &Contents<'_>) -> Vec<u8> {
 pub fn document(source: Source) -> Result<Document, Error> {
     let file = safetensors::File::open(source)?;
     let get = |name: &str| file.metadata().get(name).map_or("nothing", String::as_str);
-    let key = |key: &str, expected: String, found: &str| Error::Key {
-        path: file.source().path().to_path_buf(),
-        key: key.into(),
-        expected,
-        found: shown(found),
-        hint: None,
+    let key = |key: &str, expected: String, found: &str| {
+        Error::key(file.source().path(), key, expected, shown(found))
     };
     if get("format") != FORMAT {
         return Err(key("format", FORMAT.into(), get("format")));
     }
     let text = get("document");
-    let expected = hash(text);
+    let expected = sha256(text);
     if get("document_sha256") != expected {
         return Err(key("document_sha256", expected, get("document_sha256")));
     }
@@ -141,10 +137,6 @@ fn words<const N: usize>(out: &mut [u8], values: impl Iterator<Item = [u8; N]>) 
     for (out, value) in out.as_chunks_mut().0.iter_mut().zip(values) {
         *out = value;
     }
-}
-
-fn hash(text: &str) -> String {
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 
 pub mod calib;
 pub mod dflash2;
+pub mod digest;
 mod error;
 pub mod gguf;
 mod json;

@@ -26,8 +26,8 @@ use aie_kernels::mlir::{self, Sequence};
 use aie_kernels::passes::{DRAFT, TARGET};
 use aie_kernels::verifier::{check, check_instructions};
 use anyhow::{Context as _, ensure};
+use formats::digest::sha256;
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 pub use toolchain::{Built, Missing, Toolchain};
 
@@ -108,10 +108,6 @@ fn manifest(files: &BTreeMap<String, Vec<u8>>, jobs: &[Value]) -> Value {
         "jobs": jobs,
         "files": listed,
     })
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Writes the folder: whole or not at all. How many files there are.

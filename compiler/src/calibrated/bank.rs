@@ -54,7 +54,7 @@ impl Bank {
                     hint: Some(format!("use --block {captured}")),
                 }));
             }
-            if let Some(sha256) = formats::calib::sha256_of(&drafter.files, &mut |_| true)? {
+            if let Some(sha256) = formats::digest::of_files(&drafter.files, &mut |_| true)? {
                 file.check_drafter(&sha256)?;
             }
         }

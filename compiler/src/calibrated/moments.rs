@@ -268,13 +268,7 @@ fn prior(
 
 /// Refuses a calibration file for its contents.
 pub(crate) fn refused(file: &calib::File, key: &str, expected: String, found: String) -> Error {
-    Error::Input(formats::Error::Key {
-        path: file.path().to_path_buf(),
-        key: key.into(),
-        expected,
-        found,
-        hint: None,
-    })
+    Error::Input(formats::Error::key(file.path(), key, expected, found))
 }
 
 #[cfg(test)]

@@ -14,9 +14,10 @@ use anyhow::Context as _;
 use command_line::args::Workers;
 use command_line::exit::{Outcome, Usage, reading};
 use command_line::{Streams, signals};
-use formats::calib::{self, Texts, Units, sha256_of};
+use formats::calib::{self, Texts, Units};
 use formats::dflash2::drafter as file;
 use formats::dflash2::names::check_block;
+use formats::digest::of_files;
 use formats::{Source, labels as label_file, shown_path};
 use runtime::capture::{Capture, Captured};
 use runtime::kv::KvType;
@@ -347,7 +348,7 @@ impl Run<'_> {
 /// The SHA-256 of a model's files.
 fn hash(what: &str, files: &[Source], streams: &Streams) -> anyhow::Result<String> {
     let total: u64 = files.iter().map(Source::len).sum();
-    let sha256 = sha256_of(files, &mut |done| {
+    let sha256 = of_files(files, &mut |done| {
         streams.progress(&format!("hashing the {what}: {} %", 100 * done / total.max(1)));
         !signals::received()
     })?;

@@ -184,12 +184,9 @@ impl InputRecord {
 impl Document {
     /// Reads the text of a document and checks that it is possible.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Error> {
-        let document: Self = serde_json::from_str(text).map_err(|e| Error::Key {
-            path: path.to_path_buf(),
-            key: "document".into(),
-            expected: "the description of calibration data".into(),
-            found: shown(&e.to_string()),
-            hint: None,
+        let document: Self = serde_json::from_str(text).map_err(|e| {
+            let found = shown(&e.to_string());
+            Error::key(path, "document", "the description of calibration data", found)
         })?;
         document.check(path)?;
         Ok(document)
@@ -202,13 +199,7 @@ impl Document {
     }
 
     fn check(&self, path: &Path) -> Result<(), Error> {
-        let bad = |key: &str, expected: &str, found: String| Error::Key {
-            path: path.to_path_buf(),
-            key: key.into(),
-            expected: expected.into(),
-            found,
-            hint: None,
-        };
+        let bad = |key: &str, expected: &str, found: String| Error::key(path, key, expected, found);
         let block = self.models.block;
         if !block.is_power_of_two() || !(2..=MAX_BLOCK).contains(&block) {
             let expected = "a power of two from 2 to 8192";

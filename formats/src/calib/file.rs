@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-
-use super::writer::{DOCUMENT, DOCUMENT_SHA256, FORMAT_KEY, hex, tensor_of, tensors};
+use super::writer::{DOCUMENT, DOCUMENT_SHA256, FORMAT_KEY, tensor_of, tensors};
 use super::{Document, FORMAT, Input, InputRecord, Tile, power_of_two};
+use crate::digest::sha256;
 use crate::error::shown;
 use crate::{Error, Fault, Source, safetensors};
 
@@ -49,7 +48,7 @@ impl File {
             return Err(key(FORMAT_KEY, FORMAT, shown(format), hint));
         }
         let text = get(DOCUMENT).unwrap_or_default();
-        let found = hex(&Sha256::digest(text));
+        let found = sha256(text);
         let stated = get(DOCUMENT_SHA256).unwrap_or("nothing");
         if stated != found {
             let expected = format!("the document's, {found}");
@@ -156,7 +155,7 @@ impl File {
             let (expected, index) = (expected.into(), place as u64);
             Fault { unit: "tile", index, expected, found }.at(self.path(), &name)
         };
-        let found = hex(&Sha256::digest(&bytes));
+        let found = sha256(&bytes);
         if found != record.sha256[number] {
             let found = format!("{found}; the file was damaged");
             return Err(fault(&format!("SHA-256 {}", record.sha256[number]), found));

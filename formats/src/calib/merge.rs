@@ -31,7 +31,7 @@ pub fn merge(files: &[File]) -> Result<(Document, impl Tiles<Error>), Error> {
         for (name, record) in &mut document.inputs {
             let other = &file.document().inputs[name];
             let sum = |a: u64, b: u64| {
-                let full = || differs(file.path(), "document.inputs", "sums below 2^64", "more");
+                let full = || Error::key(file.path(), "document.inputs", "sums below 2^64", "more");
                 a.checked_add(b).ok_or_else(full)
             };
             record.rows = sum(record.rows, other.rows)?;
@@ -48,7 +48,7 @@ fn same_models(first: &File, file: &File) -> Result<(), Error> {
     let of_first = |what: &str| format!("{what}, as in `{}`", shown_path(first.path()));
     let check = |key: &str, a: &dyn ToString, b: &dyn ToString| {
         let (a, b) = (a.to_string(), b.to_string());
-        if a == b { Ok(()) } else { Err(differs(file.path(), key, &of_first(&a), &b)) }
+        if a == b { Ok(()) } else { Err(Error::key(file.path(), key, of_first(&a), &b)) }
     };
     let weights = |d: &Document| format!("{:?}", d.models.row_weights);
     check("document.models.target_sha256", &a.models.target_sha256, &b.models.target_sha256)?;
@@ -76,22 +76,12 @@ fn add(all: &mut Vec<Texts>, texts: &Texts, path: &Path) -> Result<(), Error> {
     };
     let Some(units) = same.units.union(&texts.units) else {
         let expected = "units that no other file has run";
-        return Err(differs(path, "document.texts.units", expected, "some of them"));
+        return Err(Error::key(path, "document.texts.units", expected, "some of them"));
     };
     same.units = units;
     same.positions = same.positions.saturating_add(texts.positions);
     same.rounds = same.rounds.saturating_add(texts.rounds);
     Ok(())
-}
-
-fn differs(path: &Path, key: &str, expected: &str, found: &str) -> Error {
-    Error::Key {
-        path: path.to_path_buf(),
-        key: key.into(),
-        expected: expected.into(),
-        found: found.into(),
-        hint: None,
-    }
 }
 
 struct Sum<'a> {

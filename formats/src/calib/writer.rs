@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use sha2::{Digest, Sha256};
-
 use super::{Document, FORMAT, Input, Tile, triangle};
+use crate::digest::sha256;
 use crate::safetensors::{Dtype, Layout, NewTensor, layout};
 
 pub(super) const FORMAT_KEY: &str = "format";
@@ -84,7 +83,7 @@ pub fn write<E>(
             assert_eq!(values.len(), tile.len(block));
             bytes.clear();
             values.iter().for_each(|value| bytes.extend(value.to_le_bytes()));
-            record.sha256[number] = hex(&Sha256::digest(&bytes));
+            record.sha256[number] = sha256(&bytes);
             let (tensor, place) = tensor_of(input, tile, record.width / block);
             put(offset_of[tensor.as_str()] + (place * bytes.len()) as u64, &bytes)?;
         }
@@ -104,13 +103,8 @@ fn planned(document: &Document) -> Layout {
     let text = document.text();
     let metadata = BTreeMap::from([
         (FORMAT_KEY.to_owned(), FORMAT.to_owned()),
-        (DOCUMENT_SHA256.to_owned(), hex(&Sha256::digest(&text))),
+        (DOCUMENT_SHA256.to_owned(), sha256(&text)),
         (DOCUMENT.to_owned(), text),
     ]);
     layout(tensors(document), &metadata)
-}
-
-/// Bytes in lower-case hex.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use command_line::exit::Usage;
-use formats::calib::{Texts, Units, sha256_of};
+use formats::calib::{Texts, Units};
+use formats::digest::of_files;
 use formats::{Source, shown_path};
 
 use super::args::CaptureArgs;
@@ -43,7 +44,7 @@ impl Work {
         let files: Vec<PathBuf> =
             args.texts.prompts.iter().chain(&args.texts.text).cloned().collect();
         let sources = files.iter().map(Source::open).collect::<Result<Vec<_>, _>>()?;
-        let sha256 = sha256_of(&sources, &mut |_| true)?.unwrap_or_default();
+        let sha256 = of_files(&sources, &mut |_| true)?.unwrap_or_default();
         let mut with_template = false;
         let (kind, mut units) = match &args.texts.prompts {
             Some(path) => {

@@ -1,19 +1,37 @@
-//! What the files of a model are known by.
+//! SHA-256 as text, and what the files of a model are known by.
 
 use sha2::{Digest, Sha256};
 
-use super::writer::hex;
 use crate::{Error, Source};
 
 /// Bytes hashed at a time.
 const RUN: usize = 1 << 17;
 
-/// SHA-256 of one file, or of the lines `HASH  NAME` that `sha256sum` prints of several, in their order.
+/// Bytes in lower-case hex.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SHA-256 in lower-case hex.
+#[must_use]
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// The digest of several files as one: the SHA-256 of the lines that `sha256sum` would print for them.
+/// `files`: names and digests.
+#[must_use]
+pub fn of_listing(files: &[(String, String)]) -> String {
+    sha256(files.iter().map(|(name, sha256)| format!("{sha256}  {name}\n")).collect::<String>())
+}
+
+/// SHA-256 of one file, or [`of_listing`] of several, in their order.
 /// `go_on` is told the bytes that were hashed and may end it; then there is none.
 ///
 /// # Errors
 /// What the system says.
-pub fn sha256_of(
+pub fn of_files(
     files: &[Source],
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Option<String>, Error> {
@@ -37,9 +55,7 @@ pub fn sha256_of(
     if let [(_, hash)] = hashes.as_slice() {
         return Ok(Some(hash.clone()));
     }
-    let mut listing = Sha256::new();
-    hashes.iter().for_each(|(name, hash)| listing.update(format!("{hash}  {name}\n")));
-    Ok(Some(hex(&listing.finalize())))
+    Ok(Some(of_listing(&hashes)))
 }
 
 #[cfg(test)]
@@ -56,10 +72,10 @@ mod tests {
             seen = done;
             true
         };
-        assert_eq!(sha256_of(&[file("a")], &mut count).unwrap().unwrap(), ABC);
-        let both = sha256_of(&[file("x/a"), file("x/b")], &mut count).unwrap().unwrap();
+        assert_eq!(of_files(&[file("a")], &mut count).unwrap().unwrap(), ABC);
+        let both = of_files(&[file("x/a"), file("x/b")], &mut count).unwrap().unwrap();
         assert_eq!(both, hex(&Sha256::digest(format!("{ABC}  a\n{ABC}  b\n"))));
         assert_eq!(seen, 6);
-        assert_eq!(sha256_of(&[file("a")], &mut |_| false).unwrap(), None);
+        assert_eq!(of_files(&[file("a")], &mut |_| false).unwrap(), None);
     }
 }
