@@ -9,13 +9,14 @@ PAIR = Path(__file__).parent / "fixtures" / "pair"
 
 def serve(program, *args):
     """The process of a server of the trained pair on a free port, and its URL. All drafts in every round."""
-    return serve_models(program, PAIR / "target.gguf", PAIR / "drafter", "--draft-max", "7", *args)
+    models = ["--target", PAIR / "target.gguf", "--drafter", PAIR / "drafter"]
+    return serve_models(program, models, "--draft-max", "7", *args)
 
 
-def serve_models(program, target, drafter, *args):
-    """The process of a server on a free port, and its URL."""
+def serve_models(program, models, *args):
+    """The process of a server on a free port, and its URL. `models`: the arguments that name them."""
     process = subprocess.Popen(
-        [program, "serve", "--port", "0", "--json", "--target", target, "--drafter", drafter, *args],
+        [program, "serve", "--port", "0", "--json", *models, *args],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     document = ""
     while not document.rstrip().endswith("\n}"):

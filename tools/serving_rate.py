@@ -1,6 +1,6 @@
 """What serving costs over `drafter bench`: tokens per second and milliseconds a round, by turns.
 
-    python3 tools/serving_rate.py target/release/drafter --target T --drafter D [--draft-max 0,3] [-n 24]
+    python3 tools/serving_rate.py target/release/drafter --target T [--drafter D --draft-max 0,3] [-n 24]
 
 Starts one server, then lets `drafter bench` and requests to the server take turns, so that what disturbs the
 machine disturbs both. Needs nothing but Python's standard library and a drafter built for release.
@@ -24,7 +24,7 @@ def bench(options: argparse.Namespace, draft_max: str) -> tuple[float, float]:
     """Tokens per second and milliseconds a round of `drafter bench`."""
     command = [options.drafter_program, "bench", "--json", "--tests", "e2e", "--draft-max", draft_max,
                "--ids", ",".join(map(str, IDS)), "-n", str(options.tokens), "--warmup", "1", "--trials", "2",
-               "--target", options.target, "--drafter", options.drafter]
+               *options.models]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     answer = json.loads(done.stdout)["answers"][0]
     return answer["tokens_per_second"], answer["ms_per_round"]
@@ -46,14 +46,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("drafter_program")
     parser.add_argument("--target", required=True)
-    parser.add_argument("--drafter", required=True)
-    parser.add_argument("--draft-max", default="0,3")
+    parser.add_argument("--drafter")
+    parser.add_argument("--draft-max", default="0")
     parser.add_argument("-n", "--tokens", type=int, default=24)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
+    options.models = ["--target", options.target]
+    if options.drafter:
+        options.models += ["--drafter", options.drafter]
     for draft_max in options.draft_max.split(","):
-        server, url = serve_models(options.drafter_program, options.target, options.drafter,
-                                   "--draft-max", draft_max)
+        server, url = serve_models(options.drafter_program, options.models, "--draft-max", draft_max)
         try:
             served(url, options)
             pairs = []

@@ -134,13 +134,18 @@ fn delta_net(table: &Table) {
         move |i| drop(states[i % len].advance(isa, &updates).expect("modes"))
     });
     table.row("delta net, outputs", 48, |isa, n| {
-        let (states, updates) = (states(), updates(n));
-        move |i| drop(states[i % states.len()].outputs(isa, &updates).expect("modes"))
-    });
-    table.row("delta net, replay", 48, |isa, n| {
         let (mut states, updates) = (states(), updates(n));
         let len = states.len();
-        move |i| states[i % len].replay(isa, &updates, n).expect("modes")
+        move |i| drop(states[i % len].outputs(isa, &updates).expect("modes"))
+    });
+    table.row("all accepted, outputs", 48, |isa, n| {
+        let (mut states, updates) = (states(), updates(n));
+        let len = states.len();
+        move |i| {
+            let state = &mut states[i % len];
+            let (_, corrections) = state.outputs(isa, &updates).expect("modes");
+            state.accept(&updates, &corrections, n);
+        }
     });
     table.row("gated norm", 48, |isa, n| {
         let gated = GatedNorm::new(RmsNorm::new(values(HEADS.dim), 1e-6), HEADS, true);

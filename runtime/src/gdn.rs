@@ -6,12 +6,13 @@
 //! How many value heads share a key head is a matter of their order alone ([`HeadOrder`]); each head
 //! is computed by itself, so both orders give the same bits per head.
 
+mod accepted;
 mod conv;
 mod delta;
 mod gated_norm;
 
 pub use conv::{CausalConv, shift};
-pub use delta::{DeltaState, Update, Updates};
+pub use delta::{Corrections, DeltaState, Update, Updates};
 pub use gated_norm::GatedNorm;
 
 /// How the value heads of a file are ordered: where value head `r` of the `rep` heads of key head `kh`

@@ -22,14 +22,8 @@ pub(crate) fn parts<T: Send>(
     cost: usize,
     work: impl Fn(usize, &mut [T]) -> Result<(), Error> + Sync,
 ) -> Result<(), Error> {
-    let n = data.len().div_ceil(part);
-    if is_small(n, cost) {
-        return data.chunks_mut(part).enumerate().try_for_each(|(i, part)| work(i, part));
-    }
-    data.par_chunks_mut(part).enumerate().with_min_len(least(cost)).try_for_each(|(i, part)| {
-        fpenv::check()?;
-        work(i, part)
-    })
+    let nothing = &mut vec![(); data.len().div_ceil(part)][..];
+    parts2((data, part), (nothing, 1), cost, |i, part, _| work(i, part))
 }
 
 /// As [`parts`], with the parts of two buffers that have equally many.
@@ -37,20 +31,37 @@ pub(crate) fn parts<T: Send>(
 /// # Errors
 /// As [`parts`].
 pub(crate) fn parts2<T: Send, U: Send>(
-    (a, part_a): (&mut [T], usize),
-    (b, part_b): (&mut [U], usize),
+    a: (&mut [T], usize),
+    b: (&mut [U], usize),
     cost: usize,
     work: impl Fn(usize, &mut [T], &mut [U]) -> Result<(), Error> + Sync,
 ) -> Result<(), Error> {
+    let nothing = &mut vec![(); a.0.len().div_ceil(a.1)][..];
+    parts3(a, b, (nothing, 1), cost, |i, a, b, _| work(i, a, b))
+}
+
+/// As [`parts`], with the parts of three buffers that have equally many.
+///
+/// # Errors
+/// As [`parts`].
+pub(crate) fn parts3<T: Send, U: Send, V: Send>(
+    (a, part_a): (&mut [T], usize),
+    (b, part_b): (&mut [U], usize),
+    (c, part_c): (&mut [V], usize),
+    cost: usize,
+    work: impl Fn(usize, &mut [T], &mut [U], &mut [V]) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
     let n = a.len().div_ceil(part_a);
     if is_small(n, cost) {
-        let mut both = a.chunks_mut(part_a).zip(b.chunks_mut(part_b)).enumerate();
-        return both.try_for_each(|(i, (a, b))| work(i, a, b));
+        let both = a.chunks_mut(part_a).zip(b.chunks_mut(part_b));
+        let mut all = both.zip(c.chunks_mut(part_c)).enumerate();
+        return all.try_for_each(|(i, ((a, b), c))| work(i, a, b, c));
     }
-    let both = a.par_chunks_mut(part_a).zip(b.par_chunks_mut(part_b)).enumerate();
-    both.with_min_len(least(cost)).try_for_each(|(i, (a, b))| {
+    let both = a.par_chunks_mut(part_a).zip(b.par_chunks_mut(part_b));
+    let all = both.zip(c.par_chunks_mut(part_c)).enumerate();
+    all.with_min_len(least(cost)).try_for_each(|(i, ((a, b), c))| {
         fpenv::check()?;
-        work(i, a, b)
+        work(i, a, b, c)
     })
 }
 

@@ -16,7 +16,8 @@
 //!
 //! A [`State`] is moved on in one of two ways: [`Target::advance`] takes tokens in for good;
 //! [`Target::verify`] computes rows for tokens that may be taken back, and [`State::commit`] keeps
-//! the first of them, by replaying their updates from the untouched state.
+//! the first of them: what they did to the recurrent states is noted, and the next pass takes it in on
+//! its way.
 
 mod config;
 mod forward;

@@ -27,6 +27,8 @@ const ROWS: usize = 256;
 pub enum Shape {
     /// Four layers of width 1024, 20 MB.
     Small,
+    /// Eight layers of the 27 B model and its head, 1.6 GB.
+    Medium,
     /// The 851 tensors of the 27 B model, 7.2 GB.
     Full,
 }
@@ -66,6 +68,7 @@ impl Shape {
                 first_special: 512,
                 context: 4096,
             },
+            Self::Medium => Dims { layers: 8, ..Self::Full.dims() },
             Self::Full => Dims {
                 hidden: 5120,
                 feed_forward: 17408,

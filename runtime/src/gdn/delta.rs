@@ -10,22 +10,21 @@
 //! o_j = Σ_i S[i][j] q_i                after the update
 //! ```
 //!
-//! Sums run over `i` ascending, each a plain chain from +0. The update does not look at `q`, so a
-//! replay of the accepted tokens of a round from the state before it gives the bits of plain
-//! decoding.
+//! Sums run over `i` ascending, each a plain chain from +0. The update does not look at `q`, and of the
+//! state only at what is in `d`: the accepted tokens of a round, taken in with the `d` that verifying
+//! found, give the bits of plain decoding (`accepted.rs`).
 //!
 //! [`DeltaState::update`] and [`DeltaState::read`] are these lines. The columns `j` of a state do not
 //! meet, so a state lies in strips of 32 of them (of all, where 32 does not divide them), and a fast
 //! path takes one strip after the other through all tokens, in a copy that the nearest cache holds:
 //! however many tokens, the state itself is read once, front to back, and written once if it is to
-//! move on. A verified block of tokens only reads it. What a token does last to a row of a strip and
-//! what the next one does first are one pass over the strip.
-
-use std::borrow::Borrow;
+//! move on or has accepted tokens to take in. What a token does last to a row of a strip and what the
+//! next one does first are one pass over the strip.
 
 use hadamard::Isa;
 
 use super::Heads;
+use super::accepted::Accepted;
 use crate::simd::{self, Kernel, LANES, Simd};
 use crate::{Error, spread};
 
@@ -80,25 +79,43 @@ impl Updates {
     }
 }
 
-/// The state matrices of one layer.
+/// The corrections `d` of tokens that were computed from a state; see [`DeltaState::accept`].
 #[derive(Debug, Clone, PartialEq)]
+pub struct Corrections {
+    n: usize,
+    dim: usize,
+    /// `[value_heads, n, dim]`.
+    d: Vec<f32>,
+}
+
+impl Corrections {
+    /// Of value head `head` and token `i`.
+    pub(super) fn of(&self, head: usize, i: usize) -> &[f32] {
+        &self.d[(head * self.n + i) * self.dim..][..self.dim]
+    }
+}
+
+/// The state matrices of one layer.
+#[derive(Debug, Clone)]
 pub struct DeltaState {
     heads: Heads,
-    /// `[value_heads, strip, key, value of the strip]`.
+    /// `[value_heads, strip, key, value of the strip]`, before the accepted tokens.
     s: Vec<f32>,
+    accepted: Accepted,
 }
 
 impl DeltaState {
     /// All zero.
     #[must_use]
     pub fn new(heads: Heads) -> Self {
-        Self { heads, s: vec![0.0; heads.value_heads * heads.dim * heads.dim] }
+        let s = vec![0.0; heads.value_heads * heads.dim * heads.dim];
+        Self { heads, s, accepted: Accepted::default() }
     }
 
-    /// The size of all states.
+    /// The size of all states and of accepted tokens.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.s[..])
+        size_of_val(&self.s[..]) + self.accepted.bytes()
     }
 
     /// The values of value head `head`, `[key, value]`.
@@ -106,23 +123,52 @@ impl DeltaState {
     pub fn head(&self, head: usize) -> Vec<f32> {
         let dim = self.heads.dim;
         let (width, len) = (strip_width(dim), dim * dim);
-        let strips = self.s[head * len..(head + 1) * len].chunks_exact(dim * width);
+        let mut s = self.s[head * len..(head + 1) * len].to_vec();
+        for (at, strip) in s.chunks_exact_mut(dim * width).enumerate() {
+            self.accepted.settle_plainly(self.heads, head, at * width, strip);
+        }
+        let strips = s.chunks_exact(dim * width);
         let row = |i: usize| strips.clone().flat_map(move |s| &s[i * width..(i + 1) * width]);
         (0..dim).flat_map(row).copied().collect()
     }
 
+    /// Takes the first `n` of `tokens` in, whose corrections [`DeltaState::outputs`] gave. The next
+    /// pass does the work.
+    ///
+    /// # Panics
+    /// If there are fewer tokens.
+    pub fn accept(&mut self, tokens: &Updates, corrections: &Corrections, n: usize) {
+        self.accepted.extend(tokens, corrections, n);
+    }
+
     /// Takes one token in.
     pub fn update(&mut self, token: &Update<'_>) {
+        self.settle_plainly();
+        self.update_with(token, &mut vec![0.0; self.heads.inner()]);
+    }
+
+    /// Takes the accepted tokens in.
+    fn settle_plainly(&mut self) {
+        let (heads, width) = (self.heads, strip_width(self.heads.dim));
+        for (at, s) in self.s.chunks_exact_mut(heads.dim * width).enumerate() {
+            let (head, first) = (at * width / heads.dim, at * width % heads.dim);
+            self.accepted.settle_plainly(heads, head, first, s);
+        }
+        self.accepted.clear();
+    }
+
+    /// Takes one token in; writes its corrections, `[value_heads, dim]`.
+    fn update_with(&mut self, token: &Update<'_>, d: &mut [f32]) {
         let heads = self.heads;
         let (dim, width) = (heads.dim, strip_width(heads.dim));
-        let mut d = vec![0.0; width];
-        for (at, s) in self.s.chunks_exact_mut(dim * width).enumerate() {
+        d.fill(0.0);
+        let strips = self.s.chunks_exact_mut(dim * width).zip(d.chunks_exact_mut(width));
+        for (at, (s, d)) in strips.enumerate() {
             let t = at * width / dim;
             let k = &token.k[heads.key_head(t) * dim..][..dim];
             let v = &token.v[at * width..][..width];
-            d.fill(0.0);
             for (row, k) in s.chunks_exact_mut(width).zip(k) {
-                for (s, m) in row.iter_mut().zip(&mut d) {
+                for (s, m) in row.iter_mut().zip(&mut *d) {
                     *s *= token.decay[t];
                     *m += *s * k;
                 }
@@ -131,7 +177,7 @@ impl DeltaState {
                 *d = (v - *d) * token.beta[t];
             }
             for (row, k) in s.chunks_exact_mut(width).zip(k) {
-                for (s, d) in row.iter_mut().zip(&d) {
+                for (s, d) in row.iter_mut().zip(&*d) {
                     *s += d * k;
                 }
             }
@@ -158,85 +204,82 @@ impl DeltaState {
     /// head: `[value_heads, n, dim]`.
     ///
     /// # Errors
-    /// [`Error::FloatEnvironment`] when a worker thread has other modes.
-    pub fn advance(&mut self, isa: Isa, tokens: &Updates) -> Result<Vec<f32>, Error> {
-        let (n, heads) = (tokens.n(), self.heads);
-        if !suits(isa, heads) {
-            return Ok(advance_plainly(self, tokens));
-        }
-        let mut out = vec![0.0; n * heads.inner()];
-        let square = heads.dim * heads.dim;
-        let parts = ((&mut self.s[..], square), (&mut out[..], n * heads.dim));
-        spread::parts2(parts.0, parts.1, cost(n, heads), |head, s, out| {
-            simd::run(isa, Strips { head, n, tokens, state: State::MovesOn(s), out: Some(out) });
-            Ok(())
-        })?;
-        Ok(out)
-    }
-
-    /// As [`DeltaState::advance`], but the state stays.
+    /// [`Error::FloatEnvironment`] when a worker thread has other modes. The state can no longer be
+    /// used then.
     ///
-    /// # Errors
-    /// As [`DeltaState::advance`].
-    pub fn outputs(&self, isa: Isa, tokens: &Updates) -> Result<Vec<f32>, Error> {
-        let (n, heads) = (tokens.n(), self.heads);
-        if !suits(isa, heads) {
-            return Ok(advance_plainly(&mut self.clone(), tokens));
-        }
-        let mut out = vec![0.0; n * heads.inner()];
-        let square = heads.dim * heads.dim;
-        spread::parts(&mut out, n * heads.dim, cost(n, heads), |head, out| {
-            let state = State::Stays(&self.s[head * square..(head + 1) * square]);
-            simd::run(isa, Strips { head, n, tokens, state, out: Some(out) });
-            Ok(())
-        })?;
-        Ok(out)
+    /// # Panics
+    /// If there are no tokens.
+    pub fn advance(&mut self, isa: Isa, tokens: &Updates) -> Result<Vec<f32>, Error> {
+        Ok(self.pass(isa, tokens, true)?.0)
     }
 
-    /// Takes the first `n` tokens in, and reads nothing.
+    /// As [`DeltaState::advance`], but the tokens are not taken in; gives their corrections too, for
+    /// [`DeltaState::accept`]. Tokens accepted before are taken in.
     ///
     /// # Errors
     /// As [`DeltaState::advance`].
     ///
     /// # Panics
-    /// If there are fewer tokens.
-    pub fn replay(&mut self, isa: Isa, tokens: &Updates, n: usize) -> Result<(), Error> {
-        let heads = self.heads;
+    /// As [`DeltaState::advance`].
+    pub fn outputs(
+        &mut self,
+        isa: Isa,
+        tokens: &Updates,
+    ) -> Result<(Vec<f32>, Corrections), Error> {
+        self.pass(isa, tokens, false)
+    }
+
+    fn pass(
+        &mut self,
+        isa: Isa,
+        tokens: &Updates,
+        moves_on: bool,
+    ) -> Result<(Vec<f32>, Corrections), Error> {
+        let (n, heads) = (tokens.n(), self.heads);
         if !suits(isa, heads) {
-            (0..n).for_each(|i| self.update(&tokens.token(i)));
-            return Ok(());
+            self.settle_plainly();
+            let mut passing = (!moves_on).then(|| self.clone());
+            return Ok(advance_plainly(passing.as_mut().unwrap_or(self), tokens));
         }
-        spread::parts(&mut self.s, heads.dim * heads.dim, cost(n, heads), |head, s| {
-            simd::run(isa, Strips { head, n, tokens, state: State::MovesOn(s), out: None });
+        let (mut out, mut d) = (vec![0.0; n * heads.inner()], vec![0.0; n * heads.inner()]);
+        let (square, width) = (heads.dim * heads.dim, n * heads.dim);
+        let parts = ((&mut self.s[..], square), (&mut out[..], width), (&mut d[..], width));
+        spread::parts3(parts.0, parts.1, parts.2, cost(n, heads), |head, s, out, d| {
+            let accepted = &self.accepted;
+            simd::run(isa, Strips { head, tokens, accepted, s, moves_on, out, d });
             Ok(())
-        })
+        })?;
+        self.accepted.clear();
+        Ok((out, Corrections { n, dim: heads.dim, d }))
     }
 }
 
 /// The definition: token by token.
-fn advance_plainly(state: &mut DeltaState, tokens: &Updates) -> Vec<f32> {
+fn advance_plainly(state: &mut DeltaState, tokens: &Updates) -> (Vec<f32>, Corrections) {
     let (n, Heads { value_heads, dim, .. }) = (tokens.n(), state.heads);
-    let mut out = vec![0.0; n * value_heads * dim];
-    let mut row = vec![0.0; value_heads * dim];
+    let (mut out, mut d) = (vec![0.0; n * value_heads * dim], vec![0.0; n * value_heads * dim]);
+    let (mut read, mut corrections) = (vec![0.0; value_heads * dim], vec![0.0; value_heads * dim]);
     for i in 0..n {
         let token = tokens.token(i);
-        state.update(&token);
-        state.read(&token, &mut row);
-        for (head, row) in row.chunks_exact(dim).enumerate() {
-            out[(head * n + i) * dim..][..dim].copy_from_slice(row);
+        state.update_with(&token, &mut corrections);
+        state.read(&token, &mut read);
+        for (all, row) in [(&mut out, &read), (&mut d, &corrections)] {
+            for (head, row) in row.chunks_exact(dim).enumerate() {
+                all[(head * n + i) * dim..][..dim].copy_from_slice(row);
+            }
         }
     }
-    out
+    (out, Corrections { n, dim, d })
 }
 
 /// Vectors of a strip.
-const WIDE: usize = 2;
+pub(super) const WIDE: usize = 2;
 
 /// A row of a strip.
-type Strip = [[f32; LANES]; WIDE];
+pub(super) type Strip = [[f32; LANES]; WIDE];
 
 /// Columns of a strip, for heads of width `dim`.
-fn strip_width(dim: usize) -> usize {
+pub(super) fn strip_width(dim: usize) -> usize {
     if dim.is_multiple_of(WIDE * LANES) { WIDE * LANES } else { dim }
 }
 
@@ -250,20 +293,20 @@ fn cost(n: usize, heads: Heads) -> usize {
     (n + 1) * heads.dim * heads.dim / 16
 }
 
-/// What becomes of the state of a head.
-enum State<'a> {
-    MovesOn(&'a mut [f32]),
-    Stays(&'a [f32]),
-}
-
-/// One head and `n` tokens.
+/// One head and some tokens.
 struct Strips<'a> {
     head: usize,
-    n: usize,
     tokens: &'a Updates,
-    state: State<'a>,
+    /// Taken in before them.
+    accepted: &'a Accepted,
+    /// The state of the head.
+    s: &'a mut [f32],
+    /// Whether it takes the tokens in.
+    moves_on: bool,
     /// `[n, dim]`.
-    out: Option<&'a mut [f32]>,
+    out: &'a mut [f32],
+    /// `[n, dim]`.
+    d: &'a mut [f32],
 }
 
 impl Kernel for Strips<'_> {
@@ -271,43 +314,35 @@ impl Kernel for Strips<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { head, n, tokens, mut state, mut out } = self;
-        if n == 0 {
-            return;
-        }
-        let dim = tokens.heads.dim;
-        let mut copy = vec![[[0.0; LANES]; WIDE]; dim];
-        for first in (0..dim).step_by(WIDE * LANES) {
+        let Self { head, tokens, accepted, s, moves_on, out, d } = self;
+        let (n, heads) = (tokens.n(), tokens.heads);
+        let mut copy = vec![[[0.0; LANES]; WIDE]; heads.dim];
+        let strips = s.chunks_exact_mut(heads.dim * WIDE * LANES);
+        for (first, strip) in (0..heads.dim).step_by(WIDE * LANES).zip(strips) {
+            let strip: &mut [Strip] = strip.as_chunks_mut().0.as_chunks_mut().0;
+            if !accepted.is_empty() {
+                accepted.settle(simd, heads, head, first, strip);
+            }
             let token = |i: usize| Token::of(tokens, i, head, first);
-            let strip = first * dim..(first + WIDE * LANES) * dim;
-            let source = match &state {
-                State::MovesOn(s) => &s[strip.clone()],
-                State::Stays(s) => &s[strip.clone()],
-            };
             let mut now = token(0);
-            let mut met = now.meet(simd, source.as_chunks().0.as_chunks().0, &mut copy);
+            let mut met = now.meet(simd, strip, &mut copy);
             for i in 0..n {
-                let d = now.correct(simd, met);
+                let correction = now.correct(simd, met);
                 let next = (i + 1 < n).then(|| token(i + 1));
-                let read = match (&next, &mut state) {
-                    (Some(next), _) => {
-                        let (read, next_met) = now.pass_on(simd, d, next, &mut copy);
+                let read = match &next {
+                    Some(next) => {
+                        let (read, next_met) = now.pass_on(simd, correction, next, &mut copy);
                         met = next_met;
                         read
                     }
-                    (None, State::MovesOn(s)) => {
-                        let target = s[strip.clone()].as_chunks_mut().0.as_chunks_mut().0;
-                        now.leave(simd, d, &copy, target, |target, row| *target = row)
+                    None if moves_on => {
+                        now.leave(simd, correction, &copy, strip, |s, row| *s = row)
                     }
-                    (None, State::Stays(s)) => {
-                        let source = s[strip.clone()].as_chunks().0.as_chunks().0;
-                        now.leave(simd, d, &copy, source, |_, _| ())
-                    }
+                    None => now.leave(simd, correction, &copy, strip, |_, _| ()),
                 };
-                if let Some(out) = &mut out {
-                    let out = &mut out[i * dim + first..][..WIDE * LANES];
-                    out.copy_from_slice(read.as_flattened());
-                }
+                let columns = i * heads.dim + first..i * heads.dim + first + WIDE * LANES;
+                out[columns.clone()].copy_from_slice(read.as_flattened());
+                d[columns].copy_from_slice(stored(simd, correction).as_flattened());
                 if let Some(next) = next {
                     now = next;
                 }
@@ -400,20 +435,20 @@ impl<'a> Token<'a> {
     /// Adds `k ⊗ d` to the rows of `strip` and gives each to `leave` with its row of `state`; gives
     /// what was read. Asks for the other half of the strip after that of `state`.
     #[inline(always)]
-    fn leave<S: Simd, R: Borrow<Strip>>(
+    fn leave<S: Simd>(
         &self,
         simd: S,
         d: [S::F32; WIDE],
         strip: &[Strip],
-        state: impl IntoIterator<Item = R>,
-        mut leave: impl FnMut(R, Strip),
+        state: &mut [Strip],
+        leave: impl Fn(&mut Strip, Strip),
     ) -> Strip {
         let ahead = size_of_val(strip);
         let mut read = [simd.splat(0.0); WIDE];
         let rows = strip.iter().zip(state).zip(self.k.iter().zip(self.q));
         for ((row, state), (k, q)) in rows {
             let (k, q) = (simd.splat(*k), simd.splat(*q));
-            simd.prefetch(&state.borrow()[1], ahead);
+            simd.prefetch(&state[1], ahead);
             let mut updated = d;
             for (w, s) in row.iter().enumerate() {
                 updated[w] = simd.add(simd.load(s), simd.mul(d[w], k));
@@ -487,35 +522,63 @@ mod tests {
             }
         }
 
-        /// Strips give the bits of the plain lines, whether the state moves on or stays, however
-        /// tokens are grouped, and a replay gives the state.
+        /// Strips give the bits of the plain lines, whether the tokens are taken in or not, and
+        /// accepted tokens those of tokens taken in, whatever comes after them.
         #[test]
         fn strips_are_the_definition(
             seed in prop::collection::vec(-1f32..1.0, 97),
             (key_heads, rep) in (1usize..4, 1usize..4),
             dim in prop::sample::select(vec![4usize, 32, 64, 128]),
             n in 1usize..7,
-            first in 0usize..7,
+            accepted in prop::collection::vec(0usize..7, 0..3),
             grouped in any::<bool>(),
         ) {
             let order = if grouped { HeadOrder::Grouped } else { HeadOrder::Tiled };
             let heads = Heads { key_heads, value_heads: key_heads * rep, dim, order };
             let mut before = DeltaState::new(heads);
-            advance_plainly(&mut before, &updates(heads, 2, &seed[3..]));
+            before.advance(Isa::scalar(), &updates(heads, 2, &seed[3..])).unwrap();
+            let values = |state: &DeltaState| -> Vec<u32> {
+                (0..heads.value_heads).flat_map(|head| bits(&state.head(head))).collect()
+            };
             let tokens = updates(heads, n, &seed);
-            let mut expected = before.clone();
-            let expected_out = bits(&advance_plainly(&mut expected, &tokens));
             for isa in Isa::available() {
-                let mut state = before.clone();
-                prop_assert_eq!(bits(&state.outputs(isa, &tokens).unwrap()), &expected_out[..]);
-                prop_assert_eq!(&state, &before);
-                prop_assert_eq!(bits(&state.advance(isa, &tokens).unwrap()), &expected_out[..]);
-                prop_assert_eq!(bits(&state.s), bits(&expected.s));
-                let first = first.min(n);
-                let (mut replayed, mut plain) = (before.clone(), before.clone());
-                replayed.replay(isa, &tokens, first).unwrap();
-                (0..first).for_each(|i| plain.update(&tokens.token(i)));
-                prop_assert_eq!(bits(&replayed.s), bits(&plain.s));
+                let (mut state, mut plain) = (before.clone(), before.clone());
+                for (round, accepted) in accepted.iter().enumerate() {
+                    let tokens = updates(heads, n, &seed[4 + round..]);
+                    let (out, corrections) = state.outputs(isa, &tokens).unwrap();
+                    prop_assert_eq!(values(&state), values(&plain));
+                    let passing = plain.clone().advance(Isa::scalar(), &tokens).unwrap();
+                    prop_assert_eq!(bits(&out), bits(&passing));
+                    let accepted = n.min(*accepted);
+                    state.accept(&tokens, &corrections, accepted);
+                    (0..accepted).for_each(|i| plain.update(&tokens.token(i)));
+                    prop_assert_eq!(values(&state), values(&plain));
+                }
+                let expected = bits(&plain.advance(Isa::scalar(), &tokens).unwrap());
+                prop_assert_eq!(bits(&state.advance(isa, &tokens).unwrap()), expected);
+                prop_assert!(state.accepted.is_empty());
+                prop_assert_eq!(bits(&state.s), bits(&plain.s));
+            }
+        }
+
+        /// Tokens accepted twice without a pass between them are taken in one after the other.
+        #[test]
+        fn accepted_tokens_add_up(seed in prop::collection::vec(-1f32..1.0, 97)) {
+            let heads = Heads { dim: 32, ..SMALL };
+            let (first, second) = (updates(heads, 3, &seed), updates(heads, 2, &seed[5..]));
+            for isa in Isa::available() {
+                let mut plain = DeltaState::new(heads);
+                let (_, d) = plain.outputs(isa, &first).unwrap();
+                let mut state = plain.clone();
+                state.accept(&first, &d, 2);
+                (0..2).for_each(|i| plain.update(&first.token(i)));
+                let (_, d) = plain.clone().outputs(isa, &second).unwrap();
+                state.accept(&second, &d, 2);
+                plain.advance(Isa::scalar(), &second).unwrap();
+                for state in [&mut state, &mut plain] {
+                    state.advance(isa, &first).unwrap();
+                }
+                prop_assert_eq!(bits(&state.s), bits(&plain.s));
             }
         }
     }

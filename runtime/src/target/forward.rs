@@ -1,11 +1,9 @@
 //! The forward pass over a few tokens.
 
-use hadamard::Isa;
-
 use super::load::{Attention, Gdn, Mixer, Target};
-use super::state::{LayerState, State};
+use super::state::{GdnState, LayerState, State};
 use crate::attention::attend_rows;
-use crate::gdn::{Updates, shift};
+use crate::gdn::{Corrections, Updates, shift};
 use crate::kv::KvCache;
 use crate::linear::{Arithmetic, Input};
 use crate::math::{exp, sigmoid, softplus};
@@ -41,9 +39,8 @@ pub struct Pass {
 pub struct Verified {
     pub(super) start: usize,
     pub(super) n: usize,
-    pub(super) isa: Isa,
     /// For each delta-net layer, what the tokens would do to it.
-    pub(super) gdn: Vec<Tokens>,
+    pub(super) gdn: Vec<(Tokens, Corrections)>,
 }
 
 /// What tokens do to a delta-net layer.
@@ -90,7 +87,7 @@ impl Target {
         taps: &[usize],
     ) -> Result<(Pass, Verified), Error> {
         let (pass, gdn) = self.pass(state, ids, taps, LogitRows::All, true)?;
-        Ok((pass, Verified { start: state.len, n: ids.len(), isa: self.arithmetic.isa, gdn }))
+        Ok((pass, Verified { start: state.len, n: ids.len(), gdn }))
     }
 
     /// Logits of hidden states that are normed already, `[n, vocab]`: for the drafter.
@@ -108,7 +105,7 @@ impl Target {
         taps: &[usize],
         rows: LogitRows,
         record: bool,
-    ) -> Result<(Pass, Vec<Tokens>), Error> {
+    ) -> Result<(Pass, Vec<(Tokens, Corrections)>), Error> {
         fpenv::check()?;
         let (isa, profile) = (self.arithmetic.isa, &self.arithmetic.profile);
         assert!(!ids.is_empty() && taps.iter().all(|tap| *tap < self.layers.len()));
@@ -131,19 +128,18 @@ impl Target {
                 }
                 (Mixer::Gdn(mixer), LayerState::Gdn(layer_state)) => {
                     let (tokens, z) = self.gdn_tokens(mixer, &a, &layer_state.history)?;
-                    let read = profile.stage(Stage::DeltaNet, || {
+                    let (read, corrections) = profile.stage(Stage::DeltaNet, || {
+                        let GdnState { history, delta } = layer_state;
                         if record {
-                            layer_state.delta.outputs(isa, &tokens.updates)
-                        } else {
-                            shift(&mut layer_state.history, tokens.u.data());
-                            layer_state.delta.advance(isa, &tokens.updates)
+                            let (read, corrections) = delta.outputs(isa, &tokens.updates)?;
+                            return Ok((read, Some(corrections)));
                         }
+                        shift(history, tokens.u.data());
+                        Ok::<_, Error>((delta.advance(isa, &tokens.updates)?, None))
                     })?;
                     let gate = || mixer.norm.apply(isa, &read, &z);
                     let out = profile.stage(Stage::Gate, gate)?;
-                    if record {
-                        recorded.push(tokens);
-                    }
+                    recorded.extend(corrections.map(|corrections| (tokens, corrections)));
                     mixer.out.apply(&Input::new(&out, &self.arithmetic))?
                 }
                 _ => unreachable!("a state of this model"),

@@ -152,29 +152,23 @@ impl State {
         self.layers.iter().map(bytes).sum()
     }
 
-    /// Takes in the first `n` tokens of a verified pass: their keys and values stay, their updates of
-    /// the recurrent states are replayed.
-    ///
-    /// # Errors
-    /// [`Error::FloatEnvironment`], after which the state can no longer be used.
+    /// Takes in the first `n` tokens of a verified pass: their keys and values stay, and the next pass
+    /// moves the recurrent states on.
     ///
     /// # Panics
     /// If the pass has fewer rows, or is not the last one that was computed from this state.
-    pub fn commit(&mut self, verified: &Verified, n: usize) -> Result<(), Error> {
+    pub fn commit(&mut self, verified: &Verified, n: usize) {
         assert!(verified.start == self.len && n <= verified.n, "a pass of this state");
         self.truncate(self.len + n);
         let states = self.layers.iter_mut().filter_map(|layer| match layer {
             LayerState::Gdn(state) => Some(state),
             LayerState::Attention(_) => None,
         });
-        self.broken = true;
-        for (state, tokens) in states.zip(&verified.gdn) {
+        for (state, (tokens, corrections)) in states.zip(&verified.gdn) {
             shift(&mut state.history, &tokens.u.data()[..n * tokens.u.width()]);
-            state.delta.replay(verified.isa, &tokens.updates, n)?;
+            state.delta.accept(&tokens.updates, corrections, n);
         }
         self.len += n;
-        self.broken = false;
-        Ok(())
     }
 
     /// The digest of this state and of the token that was delivered last but not taken in yet.
