@@ -43,7 +43,7 @@ impl Accepted {
     }
 
     pub(super) fn clear(&mut self) {
-        [&mut self.k, &mut self.d, &mut self.decay].map(Vec::clear);
+        [&mut self.k, &mut self.d, &mut self.decay].into_iter().for_each(Vec::clear);
     }
 
     /// What the tokens do to the columns from `first` on of value head `head`.
