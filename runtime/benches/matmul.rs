@@ -1,6 +1,6 @@
 //! Ternary matrices against the limits of the machine, measured in the same run.
 //!
-//! `cargo bench -p runtime --bench matmul -- [THREADS [INSTRUCTION [ROWS…]]]`. A cell is the median of the
+//! `cargo bench -p runtime --bench matmul -- [THREADS [INSTRUCTION|best [ROWS…]]]`. A cell is the median of the
 //! products with one matrix, cycled through copies that no cache holds; `%dot` is its share of the
 //! rate of the dot instruction (`a8`: bytes, `a16`: 16-bit words), `%read` that of packed bytes over the
 //! read bandwidth. Quantization of the activations is not in it.
@@ -22,7 +22,9 @@ const SHAPES: [(usize, usize); 3] = [(17408, 5120), (5120, 17408), (5120, 5120)]
 const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 128];
 
 /// Bytes of packed copies to cycle through.
-const CYCLE: usize = 300 << 20;
+fn cycle() -> usize {
+    (2 * machine::last_level_cache()).max(300 << 20)
+}
 
 fn matrix(out: usize, inputs: usize) -> TernaryMatrix {
     let mut bytes = vec![0u8; out * pq2_0::row_bytes(inputs)];
@@ -66,16 +68,17 @@ fn time(copies: &[Box<dyn Prepared>], x: &Activations, out: &mut [f32]) -> f64 {
 fn run(dot: Dot, threads: usize, rows: &[usize]) {
     let limits = machine::measure(dot).expect("memory");
     println!(
-        "{dot}, {threads} threads: {:.1} GOP/s bytes, {:.1} GOP/s words, {:.2} GB/s read",
+        "{dot}, {threads} threads: {:.1} GOP/s bytes, {:.1} GOP/s words, {:.2} GB/s read, {} MiB of copies",
         limits.dot_i8 / 1e9,
         limits.dot_i16 / 1e9,
-        limits.read / 1e9
+        limits.read / 1e9,
+        cycle() >> 20
     );
     println!("  out x in     act    n        ms     GOP/s  %dot    GB/s  %read");
     for (out, inputs) in SHAPES {
         let matrix = matrix(out, inputs);
         let bytes = out * inputs / 128 * 34;
-        let copies: Vec<_> = (0..CYCLE.div_ceil(bytes))
+        let copies: Vec<_> = (0..cycle().div_ceil(bytes))
             .map(|_| Cpu::new(dot).prepare(matrix.clone()).expect("a matrix"))
             .collect();
         for act in [ActQuant::A8, ActQuant::A16] {
@@ -107,6 +110,7 @@ fn main() {
     let dots = Dot::available(Isa::detect());
     let best = *dots.last().expect("one at least");
     let named = |name: String| dots.iter().find(|dot| dot.name() == name).copied();
+    let wanted = wanted.filter(|name| name != "best");
     let dot = wanted.map_or(best, |name| named(name).expect("an instruction of this CPU"));
     let mut rows: Vec<usize> = args.map(|n| n.parse().expect("a number of rows")).collect();
     if rows.is_empty() {

@@ -9,11 +9,14 @@
 #[expect(unsafe_code, reason = "instructions beyond the baseline, and loads through pointers")]
 mod x86;
 
+mod last_level;
+
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::Error;
 use crate::backend::{Dot, Memory};
+pub use last_level::last_level_cache;
 
 /// The limits of the threads of a pool together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,31 +31,26 @@ pub struct Limits {
     pub read: f64,
 }
 
-/// The largest last-level cache that memory is measured past.
-const CACHE: usize = 64 << 20;
-
-/// Bytes read per thread by default: 4 times the last-level cache at least, on one thread.
-pub const READ_BYTES: usize = 4 * CACHE;
-
 /// Repetitions, of which the best counts: what disturbs makes it slower only.
 const TRIALS: usize = 5;
 
-/// Measures the limits of the current rayon pool, within about a second.
+/// Measures the limits of the current rayon pool, within a few seconds.
 ///
-/// `dot` is the instruction of the kernels. The read bandwidth is that of adding up 64-bit words in
-/// [`READ_BYTES`] per thread, on pages of 2 MiB where the system gives them.
+/// `dot` is the instruction of the kernels. The read bandwidth is that of adding up 64-bit words in 4
+/// times [`last_level_cache`], shared by the threads, on pages of 2 MiB where the system gives them.
 ///
 /// # Errors
 /// [`Error::Memory`] when there is no memory to read.
 pub fn measure(dot: Dot) -> Result<Limits, Error> {
     let threads = rayon::current_num_threads();
-    let mut memory = Memory::zeroed(threads * READ_BYTES)
-        .map_err(|source| Error::Memory { bytes: threads * READ_BYTES, source })?;
-    memory.chunks_mut(READ_BYTES.max(1)).for_each(|part| part.fill(1));
-    let parts: Vec<&[u8]> = memory.chunks(READ_BYTES).collect();
+    let part = (4 * last_level_cache()).div_ceil(threads).next_multiple_of(64);
+    let bytes = threads * part;
+    let mut memory = Memory::zeroed(bytes).map_err(|source| Error::Memory { bytes, source })?;
+    memory.chunks_mut(part).for_each(|part| part.fill(1));
+    let parts: Vec<&[u8]> = memory.chunks(part).collect();
     let read = best(|thread| {
         black_box(sum(dot, parts[thread]));
-        READ_BYTES as f64
+        parts[thread].len() as f64
     });
     Ok(Limits {
         threads,
