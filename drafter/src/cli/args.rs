@@ -14,6 +14,7 @@ use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
 use super::bench::BenchArgs;
+use super::eval::EvalArgs;
 use crate::link::store::Name;
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
@@ -31,7 +32,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact, bench, link, cache verify)
+  1    the files are sound, but the answer is no (verify-exact, bench, eval, link, cache verify)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written, or the port is taken
@@ -76,6 +77,11 @@ pub(crate) enum Command {
     /// Ternary weights are packed once per model into the order that the kernels read, and mapped at
     /// later starts. A pack whose model changed is made anew, and any can be removed at any time.
     Cache(CacheArgs),
+    /// Measures the tokens per round of drafters over suites of prompts, with intervals
+    ///
+    /// Decodes every prompt once, greedily, and lets every drafter propose along that text at every draft
+    /// length. Ends with exit code 1 where the served loop gives other ids or rounds.
+    Eval(EvalArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for
