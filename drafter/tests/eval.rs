@@ -304,6 +304,17 @@ fn what_cannot_be_evaluated_is_refused_in_one_line() {
     let short = ["--limit", "1", "-n", "2", "--records"];
     refused(pair().args(short).arg(&path), 4, &["exists already"]);
     refused(pair().args(short).arg(dir.path().join("no/such")), 4, &["no such folder"]);
+    let twice = |name: &str| {
+        pair()
+            .args(short)
+            .arg(&path)
+            .arg("--report")
+            .arg(dir.path().join(name))
+            .arg("--force")
+            .output()
+            .unwrap()
+    };
+    assert_eq!(twice("mine").status.code(), Some(2));
     let copy = dir.path().join("d.safetensors");
     fs::copy(drafter(), &copy).unwrap();
     fs::copy(Path::new(FIXTURE).join("drafter/config.json"), dir.path().join("config.json"))
@@ -321,4 +332,28 @@ fn what_cannot_be_evaluated_is_refused_in_one_line() {
         3,
         &["none.gguf"],
     );
+}
+
+#[test]
+fn a_page_shows_the_figures() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("eval.html");
+    let mut command = pair();
+    command.arg("-d").arg(format!("wrong={}", damaged(&dir).display()));
+    command.args(["--limit", "2", "-n", "12", "--speed", "--served", "0", "--report"]).arg(&path);
+    let found = json_of(&mut command);
+    let page = fs::read_to_string(&path).unwrap();
+    let all = number(&found["results"][0]["groups"][3]["tokens_per_round"]["value"]);
+    for part in [
+        &format!(">{all:.3}</text>"),
+        &format!("<td>{all:.3}</td>"),
+        "Acceptance by position, prose",
+        "Tokens per second",
+        "identical: 6 of 6 prompts",
+        found["suite"]["prompts_sha256"].as_str().unwrap(),
+        found["drafters"][1]["files"][0]["sha256"].as_str().unwrap(),
+    ] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(!page.contains("http") && !page.contains("<script"));
 }

@@ -8,6 +8,7 @@ mod arms;
 mod document;
 mod figures;
 mod output;
+mod page;
 mod power;
 mod records;
 mod served;
@@ -73,7 +74,8 @@ fn measure(args: &EvalArgs, workers: &Workers, streams: &Streams) -> anyhow::Res
         );
     }
     let paths = arms::paths(args)?;
-    let outputs: Vec<&Path> = args.records.iter().map(PathBuf::as_path).collect();
+    let outputs: Vec<&Path> =
+        args.records.iter().chain(&args.report).map(PathBuf::as_path).collect();
     output::check(&outputs, args.force)?;
     signals::install().context("installing signal handlers")?;
 
@@ -212,6 +214,9 @@ fn finish(
     let document = Document::new(args, workers, run);
     if let Some(path) = &args.records {
         output::publish(path, &records::lines(run)?, args.force)?;
+    }
+    if let Some(path) = &args.report {
+        output::publish(path, page::html(&document).as_bytes(), args.force)?;
     }
     if streams.json() {
         streams.document(&document)?;

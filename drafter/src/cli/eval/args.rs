@@ -74,6 +74,9 @@ pub(crate) struct EvalArgs {
     /// Write what every prompt gave, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(crate) records: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
     /// Replace these files
     #[arg(long)]
     pub(crate) force: bool,

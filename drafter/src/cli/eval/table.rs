@@ -49,8 +49,15 @@ pub(crate) fn text(document: &Document<'_>) -> String {
         lines.extend(aligned(&rows));
     }
     lines.push(String::new());
+    lines.push(identity(document));
+    lines.extend(document.verdicts.iter().cloned());
+    lines.join("\n") + "\n"
+}
+
+/// Whether the served loop gave what was computed, in a line.
+pub(crate) fn identity(document: &Document<'_>) -> String {
     let identity = &document.identity;
-    lines.push(match &identity.difference {
+    match &identity.difference {
         Some(found) => format!(
             "different: prompt {} served {}: ids {}{}",
             found.prompt + 1,
@@ -66,9 +73,7 @@ pub(crate) fn text(document: &Document<'_>) -> String {
             "identical: {} of {} prompts served with every drafter and draft length",
             identity.prompts_served, document.suite.prompts
         ),
-    });
-    lines.extend(document.verdicts.iter().cloned());
-    lines.join("\n") + "\n"
+    }
 }
 
 fn number(figure: Option<Figure>) -> String {
