@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod cache;
+mod capture;
 mod eval;
 pub(crate) mod exit;
 mod link;
@@ -49,6 +50,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Show(args) => link::show(args, &streams),
         Command::Unlink(args) => link::unlink(args, &streams),
         Command::Default(args) => link::default(args, &streams),
+        Command::Capture(args) => capture::run(args, &cli.workers, &streams),
         Command::Cache(args) => cache::run(args, &streams),
         Command::Completions { shell } => streams.completions::<Cli>(*shell),
     };

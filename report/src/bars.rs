@@ -197,7 +197,7 @@ mod tests {
             name in ".{0,30}",
             reference in prop::option::of(-10.0_f64..10.0),
         ) {
-            let bar = |(n, (value, low, high)): (usize, &(Option<f64>, _, _))| Bar {
+            let bar = |(n, (value, low, high)): (usize, &(_, Option<f64>, _))| Bar {
                 label: format!("{name}{n}"),
                 series: n,
                 value: *value,

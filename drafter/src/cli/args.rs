@@ -14,6 +14,7 @@ use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
 use super::bench::BenchArgs;
+use super::capture::args::CaptureArgs;
 use super::eval::EvalArgs;
 use crate::link::store::Name;
 
@@ -77,6 +78,11 @@ pub(crate) enum Command {
     /// Ternary weights are packed once per model into the order that the kernels read, and mapped at
     /// later starts. A pack whose model changed is made anew, and any can be removed at any time.
     Cache(CacheArgs),
+    /// Collects what a calibrated or tuned ternarization needs from a drafter at work
+    ///
+    /// The target answers prompts, or given text is gone over; rounds start where serving would start them. Saved
+    /// while it runs: after an interruption, the same command goes on.
+    Capture(CaptureArgs),
     /// Measures the tokens per round of drafters over suites of prompts, with intervals
     ///
     /// Decodes every prompt once, greedily, and lets every drafter propose along that text at every draft

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use formats::digest::sha256;
 use formats::gguf::File;
 use formats::{Source, shown_path};
 use runtime::Error;
@@ -10,8 +11,6 @@ use runtime::text::{
     Chat, ChatTemplate, Controls, Detokenizer, JsonFile, Message, SamplingDefaults, StopSources,
     Tokenizer, stop_set,
 };
-
-use sha2::{Digest, Sha256};
 
 use super::args::{OnOff, PromptArgs};
 use super::exit::Input;
@@ -53,8 +52,7 @@ impl Text {
             text.stops = stop_set(&tokenizer, &sources)?;
             text.defaults = SamplingDefaults::from_gguf(&file)?;
             if file.get("tokenizer.chat_template").is_some() {
-                text.template_sha256 =
-                    file.require_str("tokenizer.chat_template").ok().map(|s| sha256(s.as_bytes()));
+                text.template_sha256 = file.require_str("tokenizer.chat_template").ok().map(sha256);
                 text.set_template(ChatTemplate::from_gguf(&file, &tokenizer));
             }
             text.tokenizer = Some(tokenizer);
@@ -83,7 +81,7 @@ impl Text {
         }
         if let Some(path) = there("chat_template.jinja") {
             let source = Source::open(path)?;
-            text.template_sha256 = Some(sha256(&source.read_vec(0, source.len())?));
+            text.template_sha256 = Some(sha256(source.read_vec(0, source.len())?));
             text.set_template(ChatTemplate::read(&source, &tokenizer));
         }
         text.tokenizer = Some(tokenizer);
@@ -191,10 +189,6 @@ impl Text {
         let detokenizer = self.tokenizer.as_ref()?.detokenizer(controls);
         Some(Streamer { detokenizer, text: String::new() })
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Text so far.
