@@ -30,8 +30,8 @@ impl Axis {
 
     /// The round numbers.
     pub(crate) fn ticks(&self) -> impl Iterator<Item = f64> {
-        let n = ((self.high - self.low) / self.step).round() as usize;
-        (0..=n).map(|i| self.low + i as f64 * self.step)
+        let [first, last] = [self.low, self.high].map(|end| (end / self.step).round() as i64);
+        (first..=last).map(|i| i as f64 * self.step)
     }
 }
 
@@ -45,7 +45,7 @@ mod tests {
         let of = |values: &[f64]| Axis::over(values.iter().copied(), 4).ticks().collect::<Vec<_>>();
         assert_eq!(of(&[3.2, 1.1]), [0.0, 1.0, 2.0, 3.0, 4.0]);
         assert_eq!(of(&[-0.19, f64::NAN]), [-0.2, -0.15000000000000002, -0.1, -0.05, 0.0]);
-        assert_eq!(of(&[]), [0.0, 0.25, 0.5, 0.75, 1.0]);
+        assert_eq!(of(&[f64::INFINITY]), [0.0, 0.25, 0.5, 0.75, 1.0]);
     }
 
     proptest! {

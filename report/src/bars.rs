@@ -27,6 +27,8 @@ pub struct Bars {
     pub format: Format,
     /// A value that a dashed line marks, and its name.
     pub reference: Option<(String, f64)>,
+    /// What the bars' marks are; without a name, none is drawn.
+    pub mark: Option<String>,
     /// The bars.
     pub groups: Vec<BarGroup>,
 }
@@ -47,10 +49,26 @@ pub struct Bar {
     pub label: String,
     /// Colour: bars of one series have the same.
     pub series: usize,
-    /// Its length; none is shown as a dash.
+    /// Its length; none, or one that is not finite, is shown as a dash.
     pub value: Option<f64>,
-    /// Ends of the value's interval.
+    /// Ends of the value's interval; not drawn unless both are finite.
     pub interval: Option<(f64, f64)>,
+    /// Another value on the same row, drawn as an upright line.
+    pub mark: Option<f64>,
+}
+
+impl Bar {
+    fn value(&self) -> Option<f64> {
+        self.value.filter(|value| value.is_finite())
+    }
+
+    fn interval(&self) -> Option<(f64, f64)> {
+        self.interval.filter(|(low, high)| low.is_finite() && high.is_finite())
+    }
+
+    fn mark(&self) -> Option<f64> {
+        self.mark.filter(|mark| mark.is_finite())
+    }
 }
 
 /// Where values begin and end, per cent of the width; labels are on the left, values on the right.
@@ -64,9 +82,11 @@ impl Bars {
     #[must_use]
     pub fn figure(&self) -> Figure {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
-        let ends = bars().filter_map(|bar| bar.interval).flat_map(|(low, high)| [low, high]);
+        let ends = bars().filter_map(Bar::interval).flat_map(|(low, high)| [low, high]);
+        let marks = bars().filter_map(Bar::mark).filter(|_| self.mark.is_some());
         let reference = self.reference.iter().map(|(_, value)| *value);
-        let axis = Axis::over(bars().filter_map(|bar| bar.value).chain(ends).chain(reference), 4);
+        let axis =
+            Axis::over(bars().filter_map(Bar::value).chain(ends).chain(marks).chain(reference), 4);
         let x = |value: f64| PLOT.0 + (PLOT.1 - PLOT.0) * axis.place(value);
         let rows: usize =
             self.groups.iter().map(|g| g.bars.len() + usize::from(!g.heading.is_empty())).sum();
@@ -109,6 +129,17 @@ impl Bars {
                 self.format.show(*value)
             );
         }
+        if let Some(name) = &self.mark {
+            let y = height + 6;
+            height += ROW;
+            let _ = write!(
+                svg,
+                r#"<line class="mark" x1="4" x2="4" y1="{y}" y2="{}"/><text class="quiet" x="12" y="{}">{}</text>"#,
+                y + 14,
+                y + 11,
+                escaped(name)
+            );
+        }
         let (title, description) = (self.title.clone(), self.description.clone());
         Figure { title, description, height, svg, legend: Vec::new(), table: self.table() }
     }
@@ -116,9 +147,9 @@ impl Bars {
     fn bar(&self, svg: &mut String, bar: &Bar, row: usize, x: &impl Fn(f64) -> f64) {
         let (label, base) = (escaped(&cut(&bar.label, LABEL)), row + 16);
         let _ = write!(svg, r#"<text x="0" y="{base}">{label}</text>"#);
-        let shown = bar.value.map_or_else(|| "-".into(), |value| self.format.show(value));
+        let shown = bar.value().map_or_else(|| "-".into(), |value| self.format.show(value));
         let _ = write!(svg, r#"<text class="end" x="100%" y="{base}">{shown}</text>"#);
-        let Some(value) = bar.value else { return };
+        let Some(value) = bar.value() else { return };
         let (from, to) = (x(value.min(0.0)), x(value.max(0.0)));
         let series = bar.series % SERIES;
         let _ = write!(
@@ -128,7 +159,16 @@ impl Bars {
             to - from,
             ROW - 8
         );
-        if let Some((low, high)) = bar.interval {
+        if let Some(mark) = bar.mark().filter(|_| self.mark.is_some()) {
+            let at = x(mark);
+            let _ = write!(
+                svg,
+                r#"<line class="mark" x1="{at:.2}%" x2="{at:.2}%" y1="{}" y2="{}"/>"#,
+                row + 2,
+                row + ROW - 2
+            );
+        }
+        if let Some((low, high)) = bar.interval() {
             let (low, high, middle) = (x(low), x(high), row + ROW / 2);
             let _ = write!(
                 svg,
@@ -146,7 +186,7 @@ impl Bars {
     }
 
     fn table(&self) -> Table {
-        let intervals = self.groups.iter().flat_map(|g| &g.bars).any(|bar| bar.interval.is_some());
+        let intervals = self.groups.iter().flat_map(|g| &g.bars).any(|bar| bar.interval().is_some());
         let headings = self.groups.iter().any(|group| !group.heading.is_empty());
         let [group, label] = self.columns.clone();
         let mut head = vec![label, self.quantity.clone()];
@@ -156,19 +196,23 @@ impl Bars {
         if intervals {
             head.push("95 % interval".into());
         }
+        head.extend(self.mark.clone());
         let dash = || "-".to_owned();
         let mut rows = Vec::new();
         for group in &self.groups {
             for bar in &group.bars {
-                let value = bar.value.map_or_else(dash, |value| self.format.show(value));
+                let value = bar.value().map_or_else(dash, |value| self.format.show(value));
                 let mut row = vec![bar.label.clone(), value];
                 if headings {
                     row.insert(0, group.heading.clone());
                 }
                 if intervals {
-                    row.push(bar.interval.map_or_else(dash, |(low, high)| {
+                    row.push(bar.interval().map_or_else(dash, |(low, high)| {
                         format!("{} to {}", self.format.show(low), self.format.show(high))
                     }));
+                }
+                if self.mark.is_some() {
+                    row.push(bar.mark().map_or_else(dash, |mark| self.format.show(mark)));
                 }
                 rows.push(row);
             }
@@ -202,6 +246,7 @@ mod tests {
                 series: n,
                 value: *value,
                 interval: low.zip(*high),
+                mark: *low,
             };
             let bars = values.iter().enumerate().map(bar).collect();
             let figure = Bars {
@@ -211,6 +256,7 @@ mod tests {
                 quantity: "value".into(),
                 format: Format::Change(2),
                 reference: reference.map(|value| (name.clone(), value)),
+                mark: reference.map(|_| name.clone()),
                 groups: vec![BarGroup { heading: name.clone(), bars }],
             }
             .figure();
@@ -226,6 +272,7 @@ mod tests {
             series: 0,
             value: Some(value),
             interval: Some((0.5, 4.0)),
+            mark: Some(3.0),
         };
         let bars = |bars| Bars {
             title: "t".into(),
@@ -234,6 +281,7 @@ mod tests {
             quantity: "q".into(),
             format: Format::Fixed(1),
             reference: None,
+            mark: Some("m".into()),
             groups: vec![BarGroup { heading: String::new(), bars }],
         };
         let figure = bars(vec![bar(2.0), bar(1.0)]).figure();
@@ -242,10 +290,11 @@ mod tests {
             r#"x="36.00%" y="26" width="23.00%""#,
             r#"width="11.50%""#,
             r#"x1="41.75%" x2="82.00%""#,
+            r#"<line class="mark" x1="70.50%""#,
         ] {
             assert!(figure.svg.contains(part), "{part} in {}", figure.svg);
         }
-        assert_eq!(figure.table.head, ["l", "q", "95 % interval"]);
-        assert_eq!(figure.table.rows[0], ["a", "2.0", "0.5 to 4.0"]);
+        assert_eq!(figure.table.head, ["l", "q", "95 % interval", "m"]);
+        assert_eq!(figure.table.rows[0], ["a", "2.0", "0.5 to 4.0", "3.0"]);
     }
 }

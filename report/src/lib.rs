@@ -8,7 +8,7 @@
 //! ```
 //! use report::{Bar, BarGroup, Bars, Format, Page};
 //!
-//! let bar = Bar { label: "q_proj".into(), series: 0, value: Some(0.187), interval: None };
+//! let bar = Bar { label: "q_proj".into(), series: 0, value: Some(0.187), interval: None, mark: None };
 //! let bars = Bars {
 //!     title: "Error".into(),
 //!     description: "Relative squared error by matrix.".into(),
@@ -16,6 +16,7 @@
 //!     quantity: "error".into(),
 //!     format: Format::Fixed(4),
 //!     reference: Some(("optimum".into(), 0.1871)),
+//!     mark: None,
 //!     groups: vec![BarGroup { heading: "layer 0".into(), bars: vec![bar] }],
 //! };
 //! let mut page = Page::new("A report", "Of one matrix.");

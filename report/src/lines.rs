@@ -51,8 +51,11 @@ impl Lines {
     /// The chart.
     #[must_use]
     pub fn figure(&self) -> Figure {
-        let points = self.series.iter().flat_map(|series| series.points.iter().flatten());
-        let ends = |p: &Point| {
+        let points = self
+            .series
+            .iter()
+            .flat_map(|series| (0..series.points.len()).filter_map(|place| series.at(place)));
+        let ends = |p: Point| {
             let (low, high) = p.interval.unwrap_or((p.value, p.value));
             [p.value, low, high]
         };
@@ -117,7 +120,7 @@ impl Lines {
         let row = |(place, name): (usize, &String)| {
             let mut row = vec![name.clone()];
             for series in &self.series {
-                let point = series.points.get(place).copied().flatten();
+                let point = series.at(place);
                 let show = |value| self.format.show(value);
                 row.push(point.map_or_else(|| "-".into(), |point| show(point.value)));
                 let interval = point.and_then(|point| point.interval);
@@ -134,12 +137,18 @@ impl Lines {
 }
 
 impl Series {
+    /// What is finite of a point.
+    fn at(&self, place: usize) -> Option<Point> {
+        let Point { value, interval } = self.points.get(place).copied().flatten()?;
+        let interval = interval.filter(|(low, high)| low.is_finite() && high.is_finite());
+        value.is_finite().then_some(Point { value, interval })
+    }
+
     fn draw(&self, svg: &mut String, n: usize, x: &impl Fn(usize) -> f64, y: &impl Fn(f64) -> f64) {
-        let there = |place: usize| self.points.get(place).copied().flatten();
         for place in 0..self.points.len() {
-            let Some(point) = there(place) else { continue };
+            let Some(point) = self.at(place) else { continue };
             let (at, height) = (x(place), y(point.value));
-            if let Some(next) = there(place + 1) {
+            if let Some(next) = self.at(place + 1) {
                 let _ = write!(
                     svg,
                     r#"<line class="line" x1="{at:.2}%" x2="{:.2}%" y1="{height:.1}" y2="{:.1}"/>"#,
@@ -190,7 +199,10 @@ mod tests {
             series: vec![
                 series("<a>", vec![point(1.0, Some((0.5, 1.0))), point(0.25, None)]),
                 series("b", vec![None, point(0.5, Some((0.0, 0.75)))]),
-                series("c", vec![point(0.1, None)]),
+                series(
+                    "c",
+                    vec![point(0.1, Some((f64::NEG_INFINITY, 1.0))), point(f64::NAN, None)],
+                ),
             ],
         }
         .figure();
@@ -200,7 +212,9 @@ mod tests {
             assert!(figure.svg.contains(part), "{part} in {}", figure.svg);
         }
         assert_eq!(figure.table.rows[1][..4], ["2", "25.0 %", "-", "50.0 %"]);
-        assert_eq!(figure.table.rows[0][6], "-");
+        assert_eq!(figure.table.rows[0][5..], ["10.0 %", "-"]);
+        assert_eq!(figure.table.rows[1][5..], ["-", "-"]);
+        assert!(!figure.svg.contains("NaN") && !figure.svg.contains("inf"), "{}", figure.svg);
         assert_eq!(figure.legend, ["<a>", "b", "c"]);
     }
 }

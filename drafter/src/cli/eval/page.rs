@@ -59,6 +59,7 @@ fn tokens_per_round(page: &mut Page, document: &Document<'_>) {
                 quantity: "tokens per round".into(),
                 format: Format::Fixed(3),
                 reference: None,
+                mark: None,
                 groups: groups.collect(),
             }
             .figure(),
@@ -96,6 +97,7 @@ fn changes(page: &mut Page, document: &Document<'_>) {
                 quantity: "change".into(),
                 format: Format::Change(1),
                 reference: None,
+                mark: None,
                 groups: groups.collect(),
             }
             .figure(),
@@ -158,6 +160,7 @@ fn speed(page: &mut Page, document: &Document<'_>) {
             quantity: "tokens per second".into(),
             format: Format::Fixed(1),
             reference: None,
+            mark: None,
             groups: vec![BarGroup { heading: String::new(), bars }],
         }
         .figure(),
@@ -218,6 +221,7 @@ fn bar(label: &str, series: usize, figure: Option<Figure>) -> Bar {
         series,
         value: figure.map(|figure| figure.value),
         interval: figure.and_then(|figure| figure.low.zip(figure.high)),
+        mark: None,
     }
 }
 
