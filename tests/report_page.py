@@ -18,18 +18,19 @@ HOSTILE = "<img src=x onerror=document.title=1>"
 
 
 def reports(ternarize, drafter, folder):
-    """Makes one report of each program."""
+    """Makes reports of both programs."""
     quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     name = folder / HOSTILE
     name.mkdir()
-    pages = [folder / "ternarize.html", folder / "eval.html"]
-    subprocess.run([ternarize, PAIR / "drafter", "--block", "256", "-o", name / "m.gguf",
-                    "--report", pages[0]], **quiet)
+    pages = [folder / "ternarize.html", folder / "calibrated.html", folder / "eval.html"]
+    convert = [ternarize, PAIR / "drafter", "--block", "256"]
+    subprocess.run([*convert, "-o", name / "m.gguf", "--report", pages[0]], **quiet)
+    subprocess.run([*convert, "--calib", "prior", "-o", name / "p.gguf", "--report", pages[1]], **quiet)
     suite = folder / "suite.jsonl"
     suite.write_text((PAIR / "prompts.jsonl").read_text().replace('"prose"', f'"{HOSTILE}"'))
     subprocess.run([drafter, "eval", "-t", PAIR / "target.gguf", "-d", f"float={PAIR / 'drafter'}",
-                    "-d", name / "m.gguf", "--suite", suite, "--limit", "8", "-n", "32", "--speed",
-                    "--served", "0", "--report", pages[1]], **quiet)
+                    "-d", name / "m.gguf", "-d", name / "p.gguf", "--suite", suite, "--limit", "8", "-n", "32",
+                    "--speed", "--served", "0", "--report", pages[2]], **quiet)
     return pages
 
 

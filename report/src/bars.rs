@@ -186,7 +186,8 @@ impl Bars {
     }
 
     fn table(&self) -> Table {
-        let intervals = self.groups.iter().flat_map(|g| &g.bars).any(|bar| bar.interval().is_some());
+        let intervals =
+            self.groups.iter().flat_map(|g| &g.bars).any(|bar| bar.interval().is_some());
         let headings = self.groups.iter().any(|group| !group.heading.is_empty());
         let [group, label] = self.columns.clone();
         let mut head = vec![label, self.quantity.clone()];

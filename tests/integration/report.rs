@@ -137,6 +137,27 @@ fn a_page_shows_what_was_done() {
 }
 
 #[test]
+fn a_page_shows_what_calibration_did() {
+    let case = Case::new(&Model::fixture());
+    let path = case.out("report.html");
+    let option = format!("--report={}", path.display());
+    let more = ["--json", "--calib=prior", &option];
+    let report = case.ternarize(&["m.gguf"], &more).ok().json();
+    let page = fs::read_to_string(&path).unwrap();
+    let matrices = report["matrices"].as_array().unwrap();
+    let calibrated: Vec<&Value> =
+        matrices.iter().map(|m| &m["calibration"]).filter(|c| c.is_object()).collect();
+    assert!((1..matrices.len()).contains(&calibrated.len()));
+    for calibration in calibrated {
+        let [loss, optimal] =
+            ["loss", "optimal_loss"].map(|key| calibration[key].as_f64().unwrap());
+        let cells = format!("<td>{loss:.4}</td><td>{optimal:.4}</td>");
+        assert!(page.contains(&cells), "{cells}");
+    }
+    assert!(page.contains("Calibrated with the weights of the norms"));
+}
+
+#[test]
 fn the_lineage_of_a_gguf_is_that_of_the_report() {
     let case = mini();
     let report = case.ternarize(&["m.gguf"], &["--json"]).ok().json();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ::report::{Bar, BarGroup, Bars, Figure, Format, Histogram, Page, Table};
 use formats::shown_path;
 
-use super::{Matrix, OutputFile, Quality, Report};
+use super::{CalibrationReport, Matrix, OutputFile, Quality, Report};
 
 /// Relative squared error of the best scale and codes for Gaussian weights in groups of 128, over random
 /// groups. Without the groups, the three-level Lloyd-Max quantizer has 0.1902.
@@ -23,8 +23,10 @@ pub(super) fn html(report: &Report) -> String {
         &format!("{name}, by ternarize {}", report.version),
     );
     if let Some(total) = &report.total {
-        page.verdicts([verdict(report, total).as_str()]);
+        let lines = [Some(verdict(report, total)), calibrated(report)];
+        page.verdicts(lines.iter().flatten().map(String::as_str));
         errors(&mut page, report);
+        output_errors(&mut page, report);
         zeros(&mut page, report);
         scales(&mut page, report, total);
     }
@@ -59,6 +61,66 @@ fn verdict(report: &Report, total: &Quality) -> String {
     )
 }
 
+/// What calibration brought, where it was used.
+fn calibrated(report: &Report) -> Option<String> {
+    let CalibrationReport { source, positions, .. } = report.calibration.as_ref()?;
+    let with = match positions {
+        Some(positions) => format!("rows of {positions} positions in {}", shown_path(source)),
+        None => "the weights of the norms".to_owned(),
+    };
+    let mut ratios: Vec<f64> = report
+        .matrices
+        .iter()
+        .filter_map(|matrix| matrix.calibration.as_ref())
+        .filter(|calibration| calibration.optimal_loss > 0.0)
+        .map(|calibration| calibration.loss / calibration.optimal_loss)
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    let (first, last) = (ratios.first()?, ratios.last()?);
+    Some(format!(
+        "Calibrated with {with}: the relative squared error of the outputs is {first:.2} to {last:.2} times that of the \
+         optimum, {:.2} times in the middle of {} matrices.",
+        ratios[ratios.len() / 2],
+        ratios.len()
+    ))
+}
+
+/// Errors of what the matrices give, by the moments of their inputs.
+fn output_errors(page: &mut Page, report: &Report) {
+    if report.calibration.is_none() {
+        return;
+    }
+    page.heading("Error of the outputs");
+    page.paragraph(
+        "The sum of squared errors of a matrix's outputs over their sum of squares, by the moments of its inputs that \
+         calibration used. Calibration lowers this error; that of the weights grows with it.",
+    );
+    let bars = |(label, matrix): &(String, &Matrix)| {
+        let calibration = matrix.calibration.as_ref()?;
+        let mark = Some(calibration.optimal_loss);
+        Some(Bar { mark, ..bar(label, calibration.loss) })
+    };
+    let group = |(heading, matrices): (String, Vec<(String, &Matrix)>)| BarGroup {
+        heading,
+        bars: matrices.iter().filter_map(bars).collect(),
+    };
+    page.chart(
+        &Bars {
+            title: "Error of the outputs by matrix".into(),
+            description: "Relative squared error of the outputs of each calibrated matrix, by layer, with a mark where \
+                          the optimum of the weights alone would be."
+                .into(),
+            columns: ["layer", "matrix"].map(str::to_owned),
+            quantity: "calibrated".into(),
+            format: Format::Fixed(4),
+            reference: None,
+            mark: Some("optimum of the weights alone".into()),
+            groups: layers(report).into_iter().map(group).filter(|g| !g.bars.is_empty()).collect(),
+        }
+        .figure(),
+    );
+}
+
 fn errors(page: &mut Page, report: &Report) {
     page.heading("Error");
     page.paragraph(
@@ -72,6 +134,7 @@ fn errors(page: &mut Page, report: &Report) {
         quantity: "relative squared error".into(),
         format: Format::Fixed(4),
         reference: Some(("Gaussian optimum".into(), GAUSSIAN_ERROR)),
+        mark: None,
         groups,
     };
     let by_layer = groups(report).into_iter().filter_map(|(name, matrices)| {
@@ -113,6 +176,7 @@ fn zeros(page: &mut Page, report: &Report) {
             quantity: "share of zeros".into(),
             format: Format::Percent(1),
             reference: Some(("Gaussian".into(), GAUSSIAN_ZEROS)),
+            mark: None,
             groups: by_matrix(report, |q| q.zero_share),
         }
         .figure(),
@@ -161,7 +225,7 @@ fn histogram(title: &str, counts: &BTreeMap<i32, u64>, range: &BTreeMap<i32, u64
 }
 
 fn bar(label: &str, value: f64) -> Bar {
-    Bar { label: label.into(), series: 0, value: Some(value), interval: None }
+    Bar { label: label.into(), series: 0, value: Some(value), interval: None, mark: None }
 }
 
 fn by_matrix(report: &Report, value: impl Fn(&Quality) -> f64) -> Vec<BarGroup> {
@@ -172,13 +236,23 @@ fn by_matrix(report: &Report, value: impl Fn(&Quality) -> f64) -> Vec<BarGroup> 
     groups(report).into_iter().map(group).collect()
 }
 
-/// The matrices that were ternarized by layer, those of none at the end.
+/// Figures of the matrices that were ternarized, by layer.
 fn groups(report: &Report) -> Vec<(String, Vec<(String, &Quality)>)> {
-    let mut layers: BTreeMap<u64, Vec<(String, &Quality)>> = BTreeMap::new();
-    for Matrix { name, quality, .. } in &report.matrices {
-        let Some(quality) = quality else { continue };
-        let (layer, label) = short(name);
-        layers.entry(layer.unwrap_or(u64::MAX)).or_default().push((label, quality));
+    let mut groups = Vec::new();
+    for (name, matrices) in layers(report) {
+        let qualities = matrices.into_iter();
+        let qualities = qualities.filter_map(|(label, m)| Some((label, m.quality.as_ref()?)));
+        groups.push((name, qualities.collect()));
+    }
+    groups
+}
+
+/// The matrices by layer, those of none at the end.
+fn layers(report: &Report) -> Vec<(String, Vec<(String, &Matrix)>)> {
+    let mut layers: BTreeMap<u64, Vec<(String, &Matrix)>> = BTreeMap::new();
+    for matrix in &report.matrices {
+        let (layer, label) = short(&matrix.name);
+        layers.entry(layer.unwrap_or(u64::MAX)).or_default().push((label, matrix));
     }
     let name = |layer: u64| match layer {
         u64::MAX => "around them".to_owned(),
