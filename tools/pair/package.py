@@ -64,7 +64,7 @@ def main() -> None:
     evaluation = record(work, "evaluation.json")
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     prompts = held_prompts(Corpus(work), tokenizer, evaluation["prompts"] // len(CLASSES))
-    lines = [json.dumps({"name": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
+    lines = [json.dumps({"class": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
 
     corpus, target, drafter = (record(work, f"{n}.json") for n in ("corpus", "target", "drafter"))
