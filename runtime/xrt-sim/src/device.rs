@@ -40,8 +40,7 @@ pub enum DispatchFault {
 
 impl DispatchFault {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Timeout, Self::Abort, Self::Error, Self::Hang, Self::Nothing];
+    pub const ALL: [Self; 5] = [Self::Timeout, Self::Abort, Self::Error, Self::Hang, Self::Nothing];
 }
 
 /// What goes wrong when a context is made.
