@@ -3,6 +3,8 @@
 mod args;
 mod bench;
 mod cache;
+mod device;
+mod doctor;
 pub(crate) mod exit;
 mod link;
 mod memory;
@@ -13,6 +15,7 @@ mod port;
 mod profile;
 mod prompt;
 mod run;
+mod selftest;
 mod serve;
 mod summary;
 mod text;
@@ -47,6 +50,8 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Show(args) => link::show(args, &streams),
         Command::Unlink(args) => link::unlink(args, &streams),
         Command::Default(args) => link::default(args, &streams),
+        Command::Doctor(args) => doctor::run(args, &cli.workers, &streams),
+        Command::Selftest(args) => selftest::run(args, &cli.workers, &streams),
         Command::Cache(args) => cache::run(args, &streams),
         Command::Completions { shell } => streams.completions::<Cli>(*shell),
     };
