@@ -228,17 +228,18 @@ fn routes(c: &mut Configuration, col: u8) {
     let mut wire = |row: u8, from: Port, to: Port| {
         c.connections.push(Connection { tile: Tile { col, row }, from, to });
     };
-    // Shim: weights up on port 0, activations up on port 1 and on to the next column, results down.
+    // Shim: weights up on port 0, activations up on port 4 and on to the next column, results down. What
+    // passes a memory tile keeps its port, and the cores' weights have the four below.
     wire(0, port(Dma, 0), port(North, 0));
     let activations = if col == 0 { port(Dma, 1) } else { port(West, 0) };
-    wire(0, activations, port(North, 1));
+    wire(0, activations, port(North, 4));
     if usize::from(col) + 1 < COLUMNS {
         wire(0, activations, port(East, 0));
     }
     wire(0, port(North, 0), port(Dma, 0));
     // Memory tile.
     wire(1, port(South, 0), port(Dma, 0));
-    wire(1, port(South, 1), port(North, 4));
+    wire(1, port(South, 4), port(North, 4));
     for core in 0..4 {
         wire(1, port(Dma, core), port(North, core));
         wire(1, port(North, core), port(Dma, RESULT_CHANNELS[usize::from(core)]));

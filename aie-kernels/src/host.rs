@@ -47,6 +47,15 @@ impl Kernel {
         }
     }
 
+    /// The file of `kernels/` that defines it, without its extension.
+    #[must_use]
+    pub fn source(self) -> &'static str {
+        match self {
+            Self::TernaryMatmul | Self::StripOut => "ternary_matmul",
+            Self::HadamardQuantize => "hadamard_quantize",
+        }
+    }
+
     /// Types of the arguments: the elements of a buffer, or a number.
     #[must_use]
     pub fn arguments(self) -> &'static [Argument] {

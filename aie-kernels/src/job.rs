@@ -290,7 +290,7 @@ fn descriptor(
     offset: usize,
 ) {
     let base = register(tile, 0x1D000 + 0x20 * id);
-    // Bursts of 256 bytes, cacheable, valid.
+    // The longest bursts (512 bytes), cacheable, valid.
     let words = vec![bytes as u32 / 4, 0, 0, 0, 0xC000_0000, 0x0200_0000, 0, 0x0200_0000];
     out.push(Operation::Block { register: base, words });
     let (argument, offset) = (argument as u32, offset as u32);

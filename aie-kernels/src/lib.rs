@@ -10,6 +10,8 @@
 //! | [`design`] | the configuration: eight columns of four cores |
 //! | [`job`] | one matrix product: instructions, `npu-pack/1`, results |
 //! | [`txn`] | the words of instructions |
+//! | [`mlir`] | configuration and instructions as the text that the vendor's compiler reads |
+//! | [`passes`] | bytes of whole passes, and a projection of their time |
 //! | [`verifier`] | holds configuration and instructions against the limits of the hardware |
 //! | [`simulator`] | runs configuration and instructions on bytes |
 //!
@@ -21,6 +23,15 @@ pub mod design;
 pub mod host;
 pub mod job;
 pub mod layout;
+pub mod mlir;
+pub mod passes;
 pub mod simulator;
 pub mod txn;
 pub mod verifier;
+
+/// Files of `kernels/`: what the compiler of the cores gets.
+pub const SOURCES: [(&str, &str); 3] = [
+    ("hadamard_quantize.cc", include_str!("../kernels/hadamard_quantize.cc")),
+    ("layout.h", include_str!("../kernels/layout.h")),
+    ("ternary_matmul.cc", include_str!("../kernels/ternary_matmul.cc")),
+];

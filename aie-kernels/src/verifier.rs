@@ -318,6 +318,19 @@ fn channels(c: &Configuration, f: &mut Findings) {
     }
 }
 
+/// Whether a switch can connect two ports of its own. A memory tile passes a stream up or down on the
+/// port it came in by; elsewhere only a stream that turns back is bound to it.
+#[must_use]
+pub fn connects(kind: Kind, from: Port, to: Port) -> bool {
+    let vertical = |port: Port| matches!(port.side, Side::North | Side::South);
+    match kind {
+        Kind::Memory if vertical(from) && vertical(to) => from.index == to.index,
+        // The two directions of a shim's DMA are behind its multiplexer.
+        Kind::Shim if from.side == Side::Dma && to.side == Side::Dma => false,
+        _ => from.side != to.side || from.index == to.index,
+    }
+}
+
 fn port_name(tile: Tile, port: Port) -> String {
     format!("{tile} port {:?} {}", port.side, port.index)
 }
@@ -336,6 +349,10 @@ fn wires(c: &Configuration, f: &mut Findings) {
         }
         if !driven.insert((tile, to)) {
             f.add(&port_name(tile, to), "two wires drive it");
+        }
+        if !connects(tile.kind(), from, to) {
+            let from = format!("{:?} {}", from.side, from.index);
+            f.add(&port_name(tile, to), format!("the switch has no way from {from} to it"));
         }
         if to.side == Side::Dma {
             continue;

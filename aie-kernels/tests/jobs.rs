@@ -7,6 +7,7 @@ mod noise;
 use aie_kernels::arithmetic::{Activations, Matrix, Mode, matmul};
 use aie_kernels::design::configuration;
 use aie_kernels::job::Job;
+use aie_kernels::passes::{DRAFT, TARGET, Totals};
 use aie_kernels::simulator::{Schedule, Simulator, Traffic};
 use noise::{Noise, matrix};
 use proptest::prelude::*;
@@ -93,6 +94,39 @@ fn bytes_moved_are_those_of_the_design() {
     assert_eq!((down.strips(), down.slices()), (5, 34));
     let head = Job::new(248_320, 5120).unwrap();
     assert_eq!(head.groups(), [vec![20; 12], vec![3]].concat());
+}
+
+#[test]
+fn the_documents_passes_and_projection_are_the_codes() {
+    let (target, draft) = (Totals::of(&TARGET).unwrap(), Totals::of(&DRAFT).unwrap());
+    let gb = |bytes: usize| bytes as f64 / 1e9;
+    let mut passes =
+        "| pass | jobs | weights, GB | activations, GB | results, GB |\n|---|---|---|---|---|\n"
+            .to_owned();
+    for (name, t) in [("target", target), ("draft", draft)] {
+        let (w, a, r) = (gb(t.weight_bytes), gb(t.activation_bytes), gb(t.result_bytes));
+        passes += &format!("| {name} | {} | {w:.3} | {a:.3} | {r:.3} |\n", t.dispatches);
+    }
+    // Milliseconds of the CPU, measured.
+    let (draft_cpu, verify_cpu, commit_cpu) = (43.0, 181.0, 21.0);
+    let mut projection = "| ms | array, 0.07 | array, 0.2 | CPU | all, 0.07 | all, 0.2 |\n\
+                          |---|---|---|---|---|---|\n"
+        .to_owned();
+    let array = |t: Totals| [t.array_ms(44.0, 0.07), t.array_ms(44.0, 0.2)];
+    let (d, v) = (array(draft), array(target));
+    for (name, [low, high], cpu) in [
+        ("draft", d, draft_cpu),
+        ("verify", v, verify_cpu),
+        ("round, with commit", [d[0] + v[0], d[1] + v[1]], draft_cpu + verify_cpu + commit_cpu),
+    ] {
+        let (all_low, all_high) = (low + cpu, high + cpu);
+        projection += &format!(
+            "| {name} | {low:.1} | {high:.1} | {cpu:.0} | {all_low:.0} | {all_high:.0} |\n"
+        );
+    }
+    let document = include_str!("../../docs/npu.md");
+    assert!(document.contains(&passes), "{passes}");
+    assert!(document.contains(&projection), "{projection}");
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn faults_are_reported() {
     assert!(call(&[SLICES]).contains("arguments"));
 }
 
-/// Kernels are declared where they are defined, where the host calls them, and in Rust.
+/// Kernels are declared where they are defined, where the host calls them, in Rust and in MLIR.
 #[test]
 fn signatures_agree() {
     use aie_kernels::host::Argument;
@@ -223,6 +223,26 @@ fn signatures_agree() {
     for kernel in Kernel::ALL {
         assert_eq!(signature(definitions, kernel.symbol()), kernel.arguments());
         assert_eq!(signature(host, kernel.symbol()), kernel.arguments());
+    }
+    let text = aie_kernels::mlir::module(&aie_kernels::design::configuration(), &[]).unwrap();
+    for kernel in [Kernel::TernaryMatmul, Kernel::StripOut] {
+        let of_mlir = |types: &str| -> Vec<Argument> {
+            let kind = |t: &str| match t {
+                "i32" => Argument::Number,
+                t if t.ends_with("xi32>") => Argument::Words,
+                t if t.ends_with("xf32>") => Argument::Floats,
+                _ => panic!("`{t}`"),
+            };
+            types.split(", ").map(kind).collect()
+        };
+        let after =
+            |mark: &str| text.split_once(mark).unwrap().1.split_once(')').unwrap().0.to_owned();
+        let symbol = kernel.symbol();
+        let declared = after(&format!("func.func private @{symbol}("));
+        assert_eq!(of_mlir(&declared), kernel.arguments());
+        let call = text.split_once(&format!("func.call @{symbol}(")).unwrap().1;
+        let called = call.split_once(") : (").unwrap().1.split_once(')').unwrap().0;
+        assert_eq!(called, declared);
     }
 }
 

@@ -39,7 +39,7 @@ fn another_decoder_reads_the_same() {
         let path = folder.path().join("insts.bin");
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         std::fs::write(&path, bytes).unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/decode_txn.py");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/npu/decode_txn.py");
         let output = Command::new("python3").arg(script).arg(&path).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut expected = "columns 8 memory_rows 1\n".to_owned();

@@ -145,6 +145,8 @@ const CONFIGURATIONS: &[Broken] = &[
     (|c| wire(c, MEMORY, port(Side::South, 1), port(Side::East, 0)), "only 0 ports out"),
     (|c| wire(c, MEMORY, port(Side::North, 4), port(Side::Dma, 4)), "only 4 ports in"),
     (|c| wire(c, CORE, port(Side::South, 4), port(Side::Dma, 1)), "two wires drive it"),
+    (|c| wire(c, MEMORY, port(Side::South, 1), port(Side::North, 4)), "no way from South 1"),
+    (|c| wire(c, CORE, port(Side::East, 0), port(Side::East, 1)), "no way from East 0"),
     (|c| wire(c, CORE, port(Side::South, 4), port(Side::East, 1)), "nothing takes"),
     (|c| wire(c, CORE, port(Side::West, 0), port(Side::North, 5)), "nothing arrives"),
     (

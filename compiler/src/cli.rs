@@ -1,6 +1,7 @@
 //! The command line: arguments, streams, exit codes. Everything else is in the library.
 
 mod args;
+mod calib;
 mod convert;
 mod exit;
 mod inspect;
@@ -25,6 +26,7 @@ fn run(cli: &Cli) -> ExitCode {
         None => ternarize::run(&cli.ternarize, &cli.common, &printer),
         Some(Command::Convert(args)) => convert::run(args, &cli.common, &printer),
         Some(Command::Verify(args)) => verify::run(args, &cli.common, &printer),
+        Some(Command::Calib { command }) => calib::run(command, &printer),
         Some(Command::Inspect(args)) => inspect::run(args, &printer),
         Some(Command::Completions { shell }) => printer.completions(*shell),
     };

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use formats::Source;
+use formats::digest::hex;
 use sha2::{Digest, Sha256};
 
 use crate::Error;
@@ -79,22 +80,6 @@ pub(crate) fn of_output(
         offset += n as u64;
     }
     Ok(hex(&hash.finalize()))
-}
-
-/// The digest of several files as one: the SHA-256 of the lines that `sha256sum`
-/// would print for them.
-#[must_use]
-pub(crate) fn of_listing(files: &[(String, String)]) -> String {
-    let mut hash = Sha256::new();
-    for (name, sha256) in files {
-        hash.update(format!("{sha256}  {name}\n"));
-    }
-    hex(&hash.finalize())
-}
-
-/// Bytes in lower-case hex.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

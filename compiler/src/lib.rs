@@ -7,10 +7,12 @@
 //! gives the same bytes for any number of threads and any instruction set.
 
 mod bands;
+pub mod calibrated;
 mod digest;
 mod error;
 mod facts;
 pub mod inspect;
+pub mod merge;
 pub mod observer;
 pub mod output;
 mod pending;

@@ -22,7 +22,9 @@ use crate::Error;
 
 pub(crate) use encode::{Encoder, Rounded, at_least};
 pub use paths::config_path;
-pub(crate) use paths::{check_paths, check_readers, check_space, named_config, resolved};
+pub(crate) use paths::{
+    check_paths, check_readers, check_space, named_config, resolved, same_file,
+};
 
 /// A file format for drafters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

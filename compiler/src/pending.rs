@@ -13,11 +13,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use formats::digest;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
-use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use crate::{Error, digest};
+use crate::Error;
 
 /// A file on its way to `path`.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub(crate) fn partial_path(path: &Path) -> PathBuf {
             cut -= 1;
         }
         partial = OsString::from(OsStr::from_bytes(&bytes[..cut]));
-        partial.push(format!("~{}", &digest::hex(&Sha256::digest(bytes)[..DIGEST_BYTES])));
+        partial.push(format!("~{}", &digest::sha256(bytes)[..2 * DIGEST_BYTES]));
     }
     partial.push(SUFFIX);
     path.with_file_name(partial)

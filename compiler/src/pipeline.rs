@@ -10,7 +10,8 @@ use formats::dflash2::drafter::{Buffer, Encoding, Tensor};
 use formats::{Fault, GROUP, TernaryRows};
 use rayon::prelude::*;
 
-use crate::bands::{self, Unit};
+use crate::bands::{self, BAND_ROWS, Unit};
+use crate::calibrated::{self, BandFault, Bank, Losses, Solver, Store};
 use crate::observer::Observer;
 use crate::output::{Encoder, Rounded, SideFile, at_least};
 use crate::pending::Pending;
@@ -37,6 +38,8 @@ pub struct Outcome {
 pub struct TensorOutcome {
     /// Figures of the ternarization; none for tensors that stay as they were.
     pub stats: Option<Stats>,
+    /// Losses by the moments; none where there were none.
+    pub(crate) losses: Option<Losses>,
     /// Scales rounded for an output that could not hold them.
     pub rounded_scales: u64,
     /// Values rounded for an output that could not hold them.
@@ -58,6 +61,7 @@ pub struct Timings {
 #[derive(Debug, Default)]
 struct UnitOutcome {
     stats: Option<Stats>,
+    losses: Option<Losses>,
     rounded: Rounded,
 }
 
@@ -114,7 +118,7 @@ impl Plan<'_> {
                     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
                 };
                 let names = self.drafter.files.iter().map(|f| name(f.path()));
-                digest::of_listing(&names.zip(several.iter().cloned()).collect::<Vec<_>>())
+                formats::digest::of_listing(&names.zip(several.iter().cloned()).collect::<Vec<_>>())
             }
         }
     }
@@ -125,17 +129,24 @@ impl Plan<'_> {
         pending: &[Pending],
         observer: &dyn Observer,
     ) -> Result<(Vec<String>, Vec<TensorOutcome>), Error> {
+        let bands_of = |tensor: &Tensor| (tensor.spec.shape[0] as usize).div_ceil(BAND_ROWS);
+        let stores =
+            self.bank.as_ref().map(|bank| bank.open(self.drafter.tensors.iter().map(bands_of)));
+        let stores = stores.unwrap_or_default();
         let (hashes, outcomes) =
             bands::share(self.drafter, self.options.threads, observer, || {
-                Worker::new(self, pending)
+                Worker::new(self, pending, &stores)
             })?;
         let mut tensors = vec![TensorOutcome::default(); self.drafter.tensors.len()];
-        for (unit, UnitOutcome { stats, rounded }) in outcomes {
+        for (unit, UnitOutcome { stats, losses, rounded }) in outcomes {
             let tensor = &mut tensors[unit.tensor];
             tensor.rounded_scales += rounded.scales;
             tensor.rounded_values += rounded.values;
             if let Some(stats) = stats {
                 tensor.stats.get_or_insert_default().merge(&stats);
+            }
+            if let Some(losses) = losses {
+                tensor.losses.get_or_insert_default().merge(&losses);
             }
         }
         Ok((hashes, tensors))
@@ -214,12 +225,16 @@ struct Worker<'a> {
     pending: &'a [Pending],
     encoders: Vec<Encoder>,
     ternarizer: Option<Ternarizer>,
+    solver: Option<Solver>,
+    stores: &'a [Store],
+    /// Columns of a band that are solved together.
+    columns: Vec<f32>,
     values: Vec<f32>,
     rows: TernaryRows,
 }
 
 impl<'a> Worker<'a> {
-    fn new(plan: &'a Plan<'a>, pending: &'a [Pending]) -> Self {
+    fn new(plan: &'a Plan<'a>, pending: &'a [Pending], stores: &'a [Store]) -> Self {
         let encoders = plan
             .outputs
             .iter()
@@ -237,6 +252,12 @@ impl<'a> Worker<'a> {
             pending,
             encoders,
             ternarizer: plan.rule.map(|rule| Ternarizer::new(rule, plan.options.isa)),
+            solver: plan
+                .bank
+                .as_ref()
+                .map(|bank| Solver::new(plan.options.isa, bank.calibration().rounds)),
+            stores,
+            columns: Vec::new(),
             values: Vec::new(),
             rows: TernaryRows::zeroed(0, 0),
         }
@@ -249,7 +270,11 @@ impl<'a> Worker<'a> {
         }
         let first_row = unit.first as usize;
         let mut outcome = UnitOutcome::default();
-        if let Some(ternarizer) = self.ternarizer {
+        let feed = self.plan.bank.as_ref().and_then(|bank| bank.feed(unit.tensor));
+        if let Some(feed) = feed {
+            let rounded = self.calibrate(feed, tensor, unit, bytes)?;
+            (outcome.stats, outcome.losses) = (Some(rounded.stats), Some(rounded.losses));
+        } else if let Some(ternarizer) = self.ternarizer {
             let mut stats = Stats::default();
             self.ternarize(ternarizer, tensor, first_row, bytes, &mut stats)?;
             outcome.stats = Some(stats);
@@ -302,6 +327,40 @@ impl<'a> Worker<'a> {
             })?;
         }
         Ok(())
+    }
+
+    /// Rotates one band and rounds it by its moments.
+    fn calibrate(
+        &mut self,
+        feed: usize,
+        tensor: &Tensor,
+        unit: Unit,
+        bytes: &[u8],
+    ) -> Result<calibrated::Rounded, Error> {
+        let (Some(bank), Some(solver)) = (&self.plan.bank, &mut self.solver) else {
+            return Ok(calibrated::Rounded::default());
+        };
+        let cols = self.rows.cols();
+        let values = at_least(&mut self.values, unit.count * cols);
+        tensor.decode_values(bytes, values);
+        let rotated = self.plan.hadamard.transform(values);
+        debug_assert!(rotated.is_ok(), "widths were checked against the block");
+        let (drafter, isa) = (self.plan.drafter, self.plan.options.isa);
+        let n = bank.unit_columns();
+        let threads = self.plan.options.threads.max(1);
+        // Workers begin at different columns, so that they prepare different moments.
+        let first = rayon::current_thread_index().unwrap_or(0) * (cols / n) / threads;
+        let hessian = |run| bank.hessian(self.stores, drafter, feed, run, isa);
+        let rounded =
+            calibrated::round(solver, values, n, first, hessian, &mut self.rows, &mut self.columns);
+        Bank::done(self.stores, feed);
+        rounded.map_err(|fault| match fault {
+            BandFault::Moments(error) => error,
+            BandFault::Group(at, fault) => {
+                let base = unit.first * cols as u64 + at as u64;
+                no_ternary_form(tensor, fault.of_first(), base, self.plan.rotation.block)
+            }
+        })
     }
 
     fn rest(&mut self, tensor: &Tensor, unit: Unit, stored: &[u8]) -> Result<UnitOutcome, Error> {

@@ -15,6 +15,7 @@ use hadamard::{BlockHadamard, Isa};
 
 use crate::Error;
 use crate::bands::BAND_ROWS;
+use crate::calibrated::{Bank, Calibration};
 use crate::output::{self, Contents, Format, Output, Request, config_path};
 use crate::ternary::Rule;
 
@@ -25,6 +26,8 @@ pub struct Options {
     pub outputs: Vec<Request>,
     /// How float matrices become ternary; none when the input is ternary already.
     pub ternarize: Option<Ternarize>,
+    /// Moments that a ternarization fits; the rule serves matrices without.
+    pub calibration: Option<Calibration>,
     /// Spelling of the codebooks in outputs with published names; none keeps the
     /// published one.
     pub codebooks: Option<Codebooks>,
@@ -67,6 +70,7 @@ pub struct Plan<'a> {
     /// What the user should know, one sentence each.
     pub notes: Vec<String>,
     pub(crate) hadamard: BlockHadamard,
+    pub(crate) bank: Option<Bank>,
     pub(crate) options: Options,
 }
 
@@ -90,7 +94,7 @@ impl<'a> Plan<'a> {
             drafter,
             rotation: &rotation,
             codebooks: options.codebooks.unwrap_or(Codebooks::Bare),
-            rule: rule.map(Rule::name),
+            rule: method(rule, options.calibration.as_ref()),
             tokenizer: &options.tokenizer,
         };
         let mut outputs = options
@@ -99,6 +103,12 @@ impl<'a> Plan<'a> {
             .map(|request| Output::plan(request, &contents))
             .collect::<Result<Vec<_>, _>>()?;
         place_configs(&mut outputs, drafter);
+        let bank = options
+            .calibration
+            .as_ref()
+            .filter(|_| rule.is_some())
+            .map(|calibration| Bank::new(drafter, calibration, rotation.block))
+            .transpose()?;
         let mut inputs: Vec<_> = drafter.files.iter().map(|f| f.path()).collect();
         inputs.extend(drafter.config_path.as_deref());
         inputs.extend(options.other_inputs.iter().map(PathBuf::as_path));
@@ -108,7 +118,14 @@ impl<'a> Plan<'a> {
 
         let mut notes = drafter.notes.clone();
         notes.extend(notes_on(&rotation, &drafter.config, &outputs));
-        Ok(Self { drafter, rotation, rule, outputs, notes, hadamard, options })
+        Ok(Self { drafter, rotation, rule, outputs, notes, hadamard, bank, options })
+    }
+
+    /// How codes and scales are chosen, by its name in reports; none for conversions
+    /// between ternary files.
+    #[must_use]
+    pub fn method(&self) -> Option<&'static str> {
+        method(self.rule, self.options.calibration.as_ref())
     }
 
     /// Tensor bytes of the input.
@@ -126,8 +143,16 @@ impl<'a> Plan<'a> {
         // (8 bytes per weight where it is rotated back).
         let outputs: usize =
             self.outputs.iter().map(|o| if o.format.is_ternary() { band } else { 8 * band }).sum();
-        (self.options.threads * (4 * band + band / 2 + outputs) + (32 << 20)) as u64
+        let calibrated = self
+            .bank
+            .as_ref()
+            .map_or(0, |bank| bank.memory_bytes(self.drafter, self.options.threads));
+        (self.options.threads * (4 * band + band / 2 + outputs) + (32 << 20) + calibrated) as u64
     }
+}
+
+fn method(rule: Option<Rule>, calibration: Option<&Calibration>) -> Option<&'static str> {
+    rule.map(|rule| calibration.map_or(rule.name(), Calibration::name))
 }
 
 /// The transform that rotates the matrices of `drafter`.

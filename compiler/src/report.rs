@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use formats::dflash2::drafter::Drafter;
 use serde::Serialize;
 
+use crate::calibrated::{Bank, Facts, Losses, Moments};
 use crate::pipeline::{Outcome, TensorOutcome};
 use crate::plan::Plan;
 use crate::ternary::Stats;
@@ -24,6 +25,9 @@ pub struct Report {
     /// The rule; absent for conversions between ternary files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<&'static str>,
+    /// The calibration; absent without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<CalibrationReport>,
     /// Inputs per Hadamard transform.
     pub block: usize,
     /// The outputs.
@@ -99,8 +103,44 @@ pub struct Matrix {
     /// Figures of the ternarization.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
+    /// What calibration did; absent for a matrix without moments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calibration: Option<MatrixCalibration>,
     /// Scales rounded for an output that could not hold them.
     pub rounded_scales: u64,
+}
+
+/// Where moments came from, and how they were used.
+#[derive(Debug, Clone, Serialize)]
+pub struct CalibrationReport {
+    /// `prior`, or the calibration file.
+    pub source: String,
+    /// SHA-256 of the target that the rows were captured with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_sha256: Option<String>,
+    /// Positions of the captured texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub positions: Option<u64>,
+    /// Rounds of scales and codes at most.
+    pub rounds: usize,
+    /// Matrices that had moments.
+    pub matrices: usize,
+}
+
+/// Output errors of one matrix by its moments, relative to the energy of the outputs.
+#[derive(Debug, Clone, Serialize)]
+pub struct MatrixCalibration {
+    /// The inputs, or the norms, that count alike.
+    pub inputs: Vec<String>,
+    /// Rows behind the moments.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    /// What was added to the diagonal, relative to its mean.
+    pub damping: f64,
+    /// With the optimum of the weights alone.
+    pub optimal_loss: f64,
+    /// With the codes and scales chosen.
+    pub loss: f64,
 }
 
 /// How well ternary weights stand for the float ones.
@@ -147,7 +187,8 @@ impl Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION"),
             input: Input::new(drafter, &outcome.input_sha256),
-            rule: plan.rule.map(crate::ternary::Rule::name),
+            rule: plan.method(),
+            calibration: plan.bank.as_ref().map(|bank| CalibrationReport::new(bank, drafter)),
             block: plan.rotation.block,
             outputs: plan
                 .outputs
@@ -164,13 +205,23 @@ impl Report {
                 .collect(),
             total: total.as_ref().map(Quality::new),
             matrices: tensors()
-                .filter(|(t, _)| t.spec.role.is_matrix())
-                .map(|(tensor, TensorOutcome { stats, rounded_scales, .. })| Matrix {
-                    name: tensor.spec.name.clone(),
-                    shape: tensor.spec.shape.clone(),
-                    from: tensor.encoding.name(),
-                    quality: stats.as_ref().map(Quality::new),
-                    rounded_scales: *rounded_scales,
+                .enumerate()
+                .filter(|(_, (t, _))| t.spec.role.is_matrix())
+                .map(|(index, (tensor, outcome))| (index, tensor, outcome))
+                .map(|(index, tensor, TensorOutcome { stats, losses, rounded_scales, .. })| {
+                    Matrix {
+                        name: tensor.spec.name.clone(),
+                        shape: tensor.spec.shape.clone(),
+                        from: tensor.encoding.name(),
+                        quality: stats.as_ref().map(Quality::new),
+                        calibration: plan
+                            .bank
+                            .as_ref()
+                            .and_then(|bank| bank.facts(drafter, index))
+                            .zip(losses.as_ref())
+                            .map(|(facts, losses)| MatrixCalibration::new(facts, losses)),
+                        rounded_scales: *rounded_scales,
+                    }
                 })
                 .collect(),
             other_tensors: tensors()
@@ -206,6 +257,38 @@ impl Input {
                 })
                 .collect(),
             parameters: drafter.tensors.iter().map(|t| t.spec.parameters()).sum(),
+        }
+    }
+}
+
+impl CalibrationReport {
+    fn new(bank: &Bank, drafter: &Drafter) -> Self {
+        let calibration = bank.calibration();
+        let (source, target_sha256, positions) = match &calibration.moments {
+            Moments::Prior => ("prior".into(), None, None),
+            Moments::Captured(file) => {
+                let document = file.document();
+                let positions = document.texts.iter().map(|texts| texts.positions).sum();
+                let source = file.path().to_string_lossy().into_owned();
+                (source, Some(document.models.target_sha256.clone()), Some(positions))
+            }
+        };
+        let matrices =
+            (0..drafter.tensors.len()).filter(|tensor| bank.feed(*tensor).is_some()).count();
+        Self { source, target_sha256, positions, rounds: calibration.rounds, matrices }
+    }
+}
+
+impl MatrixCalibration {
+    fn new(facts: Facts, losses: &Losses) -> Self {
+        // Outputs that are always zero have no error.
+        let relative = |loss: f64| if losses.energy > 0.0 { loss / losses.energy } else { 0.0 };
+        Self {
+            inputs: facts.inputs,
+            rows: facts.rows,
+            damping: facts.damping,
+            optimal_loss: relative(losses.optimal),
+            loss: relative(losses.chosen),
         }
     }
 }

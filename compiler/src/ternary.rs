@@ -107,17 +107,27 @@ pub enum GroupFault {
     },
 }
 
+impl GroupFault {
+    /// The same fault, of group 0.
+    pub(crate) fn of_first(self) -> Self {
+        match self {
+            Self::NotFinite { .. } => Self::NotFinite { group: 0 },
+            Self::Overflow { scale, .. } => Self::Overflow { group: 0, scale },
+        }
+    }
+}
+
 /// One group's result, before it is stored.
 #[derive(Debug, Clone, Copy)]
-struct Choice {
+pub(crate) struct Choice {
     /// The scale on the grid; below [`formats::scale::OVERFLOW`] unless it is a fault.
-    scale: f64,
+    pub(crate) scale: f64,
     /// Size of the support.
-    support: usize,
-    /// Sum of |w| over the support.
-    sum: f64,
+    pub(crate) support: usize,
+    /// Sum of |w| over the support, of w times its code in general.
+    pub(crate) sum: f64,
     /// Sum of w^2 over the group, in the order the rule visits the weights.
-    energy: f64,
+    pub(crate) energy: f64,
 }
 
 /// Turns groups of rotated weights into codes and scales.

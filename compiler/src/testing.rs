@@ -65,3 +65,9 @@ pub(crate) fn write_drafter(dir: &Path, seed: u64, edit: impl FnOnce(&mut Value)
     std::fs::write(&path, bytes).unwrap();
     path
 }
+
+/// Numbers spread evenly over -0.5 to 0.5.
+pub(crate) fn uniform(seed: u64) -> impl FnMut() -> f64 {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    move || f64::from(rng.next_u32()) / f64::from(u32::MAX) - 0.5
+}

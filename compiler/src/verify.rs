@@ -34,9 +34,10 @@ use counts::Counts;
 pub use counts::Figures;
 
 /// The largest relative squared error of a matrix that passes unless another is
-/// asked for. The optimum has 0.19 for Gaussian weights; unrelated weights, or the
-/// right ones in the wrong basis, have more than 1.
-pub const DEFAULT_MAX_ERROR: f64 = 0.5;
+/// asked for. The optimum has 0.19 for Gaussian weights, calibrated ones have more, up
+/// to 0.6 where inputs are alike; unrelated weights, or the right ones in the wrong
+/// basis, have more than 1.
+pub const DEFAULT_MAX_ERROR: f64 = 0.75;
 
 /// What is asked of a verification.
 #[derive(Debug, Clone, Copy)]

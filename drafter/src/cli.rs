@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod cache;
+mod capture;
 mod device;
 mod doctor;
 pub(crate) mod exit;
@@ -50,6 +51,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Show(args) => link::show(args, &streams),
         Command::Unlink(args) => link::unlink(args, &streams),
         Command::Default(args) => link::default(args, &streams),
+        Command::Capture(args) => capture::run(args, &cli.workers, &streams),
         Command::Doctor(args) => doctor::run(args, &cli.workers, &streams),
         Command::Selftest(args) => selftest::run(args, &cli.workers, &streams),
         Command::Cache(args) => cache::run(args, &streams),

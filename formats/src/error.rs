@@ -108,6 +108,23 @@ impl Error {
         Self::Io { path: path.as_ref().to_path_buf(), source }
     }
 
+    /// An [`Error::Key`] without a next step.
+    #[must_use]
+    pub fn key(
+        path: impl AsRef<Path>,
+        key: impl Into<String>,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::Key {
+            path: path.as_ref().to_path_buf(),
+            key: key.into(),
+            expected: expected.into(),
+            found: found.into(),
+            hint: None,
+        }
+    }
+
     /// The concrete next step for the user, where there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {

@@ -15,10 +15,13 @@
 // Allowed in `source`: the call that maps a file, and the one that gives its pages back.
 #![deny(unsafe_code)]
 
+pub mod calib;
 pub mod dflash2;
+pub mod digest;
 mod error;
 pub mod gguf;
 mod json;
+pub mod labels;
 mod location;
 pub mod mlx;
 pub mod pq2_0;

@@ -40,6 +40,60 @@ macro_rules! cpu_features {
     };
 }
 
+/// Declares functions that are compiled once per instruction set from one plain body, and take an
+/// [`Isa`] before their other arguments.
+///
+/// For loops over elements that do not depend on each other: the compiler finds the lanes, and as it
+/// neither re-orders nor contracts operations on floats, every level gives the same bits. What a body
+/// calls must be `#[inline(always)]`, or it is compiled for the baseline.
+///
+/// A function that is given to another one as a value would not do: the shim that calls it is compiled
+/// for the baseline, and may not be inlined.
+#[macro_export]
+macro_rules! per_isa {
+    ($(
+        $(#[$attribute:meta])*
+        fn $name:ident($($argument:ident: $ty:ty),* $(,)?) $(-> $result:ty)? $body:block
+    )*) => {$(
+        $(#[$attribute])*
+        #[cfg_attr(
+            target_arch = "x86_64",
+            allow(unsafe_code, reason = "calls code compiled for instructions of the CPU at hand")
+        )]
+        fn $name(isa: $crate::Isa, $($argument: $ty),*) $(-> $result)? {
+            #[inline(always)]
+            fn plain($($argument: $ty),*) $(-> $result)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($argument: $ty),*) $(-> $result)? {
+                plain($($argument),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($argument: $ty),*) $(-> $result)? {
+                plain($($argument),*)
+            }
+
+            match isa.level() {
+                #[cfg(target_arch = "x86_64")]
+                $crate::Level::Avx512 => {
+                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2, avx512f,
+                    // avx512bw, avx512dq and avx512vl, which the function is compiled for.
+                    unsafe { avx512($($argument),*) }
+                }
+                #[cfg(target_arch = "x86_64")]
+                $crate::Level::Avx2 => {
+                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2.
+                    unsafe { avx2($($argument),*) }
+                }
+                _ => plain($($argument),*),
+            }
+        }
+    )*};
+}
+
 // The one place that says what a level requires. `#[target_feature]` takes literals only, so the
 // kernels repeat these lists; a test of this module compares them.
 cpu_features!(AVX2, has_avx2, "avx2");

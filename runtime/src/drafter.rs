@@ -20,9 +20,11 @@
 mod block_conv;
 mod context;
 mod forward;
+mod inputs;
 mod load;
 mod selector;
 
 pub use context::Context;
+pub use inputs::InputObserver;
 pub use load::Drafter;
 pub use selector::{likeliest, top_k};

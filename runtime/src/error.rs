@@ -78,6 +78,12 @@ pub enum Error {
         /// What was given.
         found: f64,
     },
+    /// A sum of squares does not fit its integers.
+    #[error("moments of `{input}`: a sum that does not fit 64 bits, or is no number")]
+    Moments {
+        /// The input of the drafter's matrices.
+        input: String,
+    },
     /// There is no token to continue from.
     #[error("empty prompt")]
     EmptyPrompt,

@@ -14,6 +14,7 @@
 
 pub mod attention;
 pub mod backend;
+pub mod capture;
 pub mod draft_length;
 pub mod drafter;
 pub mod embedding;
@@ -26,6 +27,7 @@ pub mod kv;
 pub mod linear;
 pub mod machine;
 pub mod math;
+pub mod moments;
 pub mod norm;
 pub mod pack_cache;
 mod parallel;

@@ -11,6 +11,7 @@
 
 mod file;
 mod identity;
+mod pages;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -23,11 +24,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use formats::{View, shown_path};
+use formats::shown_path;
 
 use crate::Error;
 pub use file::{Fault, Header, PackFile, Section};
 pub use identity::SourceFile;
+pub use pages::PackedBytes;
 use writer::Failure;
 
 const LOCK: &str = ".lock";
@@ -62,7 +64,7 @@ pub trait Packable: std::fmt::Debug + Send + Sync {
     fn packed(&self);
 
     /// Takes its packed bytes: as many as its section has.
-    fn take(&self, bytes: View);
+    fn take(&self, bytes: PackedBytes);
 }
 
 /// The matrices of a model and how they are packed.
@@ -213,17 +215,17 @@ impl PackCache {
         let path = self.path_of(pack.kind, &sources);
         let sections = pack.items.iter().map(|item| item.section());
         let header = Header::new(pack.kind, sources, sections);
-        if let Ok(views) = map(&path, &header) {
+        if let Ok(bytes) = map(&path, &header) {
             // What died while it wrote goes now, if nobody writes.
             if let Ok(Some(_lock)) = self.try_lock() {
                 self.sweep();
             }
-            pack.hand_out(views);
+            pack.hand_out(bytes);
             return Ok(Attached::Found);
         }
         match self.make(&path, &header, pack, on) {
-            Ok((how, views)) => {
-                pack.hand_out(views);
+            Ok((how, bytes)) => {
+                pack.hand_out(bytes);
                 Ok(how)
             }
             Err(NotMade::Interrupted) => Ok(Attached::Interrupted),
@@ -238,7 +240,7 @@ impl PackCache {
         header: &Header,
         pack: &Pack,
         on: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
-    ) -> Result<(Attached, Vec<View>), NotMade> {
+    ) -> Result<(Attached, Vec<PackedBytes>), NotMade> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -248,7 +250,7 @@ impl PackCache {
         self.sweep();
         // Another program may have made it while this one waited.
         let fault = match map(path, header) {
-            Ok(views) => return Ok((Attached::Found, views)),
+            Ok(packed) => return Ok((Attached::Found, packed)),
             Err(fault) => fault,
         };
         let bytes = file_bytes(header).map_err(io_at(path))?;
@@ -271,8 +273,8 @@ impl PackCache {
             let _ = fs::remove_file(&partial);
         }
         result?;
-        let views = map(path, header).map_err(|e| io_at(path)(io::Error::other(e)))?;
-        Ok((Attached::Made, views))
+        let packed = map(path, header).map_err(|e| io_at(path)(io::Error::other(e)))?;
+        Ok((Attached::Made, packed))
     }
 
     /// The lock of writers; `on` hears that it must be waited for.
@@ -370,13 +372,13 @@ impl PackCache {
 }
 
 impl Pack {
-    fn hand_out(&self, views: Vec<View>) {
-        self.items.iter().zip(views).for_each(|(item, view)| item.take(view));
+    fn hand_out(&self, bytes: Vec<PackedBytes>) {
+        self.items.iter().zip(bytes).for_each(|(item, bytes)| item.take(bytes));
     }
 }
 
 /// The pack at `path`, mapped, if it is the one that `wanted` describes.
-fn map(path: &Path, wanted: &Header) -> Result<Vec<View>, Fault> {
+fn map(path: &Path, wanted: &Header) -> Result<Vec<PackedBytes>, Fault> {
     let pack = PackFile::open(path)?;
     let header = pack.header();
     let differs = |part| Err(Fault::differs(part));

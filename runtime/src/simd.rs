@@ -67,56 +67,7 @@ pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     }
 }
 
-/// Declares functions without vectors of their own that are compiled for each instruction set, and take
-/// an [`Isa`] before their other arguments.
-///
-/// A function that is given to another one as a value would not do: the shim that calls it is compiled
-/// for the baseline, and may not be inlined.
-macro_rules! per_isa {
-    ($(
-        $(#[$attribute:meta])*
-        fn $name:ident($($argument:ident: $ty:ty),* $(,)?) $(-> $result:ty)? $body:block
-    )*) => {$(
-        $(#[$attribute])*
-        #[cfg_attr(
-            target_arch = "x86_64",
-            expect(unsafe_code, reason = "calls code compiled for instructions of the CPU at hand")
-        )]
-        fn $name(isa: hadamard::Isa, $($argument: $ty),*) $(-> $result)? {
-            #[inline(always)]
-            fn plain($($argument: $ty),*) $(-> $result)? $body
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2")]
-            fn avx2($($argument: $ty),*) $(-> $result)? {
-                plain($($argument),*)
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-            fn avx512($($argument: $ty),*) $(-> $result)? {
-                plain($($argument),*)
-            }
-
-            match isa.level() {
-                #[cfg(target_arch = "x86_64")]
-                hadamard::Level::Avx512 => {
-                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2, avx512f,
-                    // avx512bw, avx512dq and avx512vl, which the function is compiled for.
-                    unsafe { avx512($($argument),*) }
-                }
-                #[cfg(target_arch = "x86_64")]
-                hadamard::Level::Avx2 => {
-                    // SAFETY: an `Isa` of this level exists only if the CPU has avx2.
-                    unsafe { avx2($($argument),*) }
-                }
-                _ => plain($($argument),*),
-            }
-        }
-    )*};
-}
-
-pub(crate) use per_isa;
+pub(crate) use hadamard::per_isa;
 
 /// Vectors without instructions of their own.
 #[derive(Clone, Copy)]

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are parts of tests")]
 
+mod calib;
 mod command_line;
 mod config_text;
 mod conversion;

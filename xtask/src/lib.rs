@@ -3,5 +3,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aie;
 pub mod fixture;
 pub mod synth_target;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use command_line::args::{Output, Workers};
+use compiler::calibrated::Calibration;
 use compiler::output::Format;
 use compiler::ternary::Rule;
 use hadamard::{BlockHadamard, Isa};
@@ -57,10 +58,36 @@ pub(crate) enum Command {
     /// Reads safetensors, q4nx, GGUF, MLX 2-bit packs and a drafter's config.json; headers
     /// only. What is no drafter is listed as it stands.
     Inspect(InspectArgs),
+    /// Calibration data of `drafter capture`: puts parts together, says what is in a file
+    Calib {
+        #[command(subcommand)]
+        command: CalibCommand,
+    },
     /// Prints a completion script
     Completions {
         /// The shell it is for
         shell: Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CalibCommand {
+    /// Adds up files of shards, to the bits of one run; refuses those of other models or arithmetic
+    Merge {
+        /// Calibration files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Output file
+        #[arg(short, long, value_name = "OUT")]
+        output: PathBuf,
+        /// Replace an existing output
+        #[arg(long)]
+        force: bool,
+    },
+    /// Reads a file, all of it, and says what it was made of and what its inputs are like
+    Show {
+        /// Calibration file
+        file: PathBuf,
     },
 }
 
@@ -81,6 +108,17 @@ pub(crate) struct TernarizeArgs {
     /// the others are for comparison
     #[arg(long, value_name = "RULE", default_value = "optimal", env = "TERNARIZE_RULE")]
     pub(crate) rule: Rule,
+    /// Fit codes and scales to the inputs of the matrices: a file of `drafter capture`, or
+    /// `prior` for what the drafter's own norms say of them
+    #[arg(long, value_name = "FILE|prior", env = "TERNARIZE_CALIB")]
+    pub(crate) calib: Option<PathBuf>,
+    /// With --calib: rounds of scales and codes at most; 0 leaves error feedback alone
+    #[arg(long, value_name = "N", default_value_t = Calibration::ROUNDS, requires = "calib")]
+    pub(crate) rounds: usize,
+    /// With --calib: what is added to the moments' diagonal, relative to its mean
+    /// [default: 0.1, more where there are few rows]
+    #[arg(long, value_name = "X", requires = "calib", value_parser = max_error)]
+    pub(crate) damping: Option<f64>,
     /// Inputs per Hadamard transform, a power of two
     #[arg(long, value_name = "N", default_value_t = BlockHadamard::DEFAULT_BLOCK, value_parser = block)]
     pub(crate) block: usize,
@@ -117,7 +155,7 @@ pub(crate) struct VerifyArgs {
     /// Float drafter to measure the error against, or ternary drafter to be equal to
     #[arg(long, value_name = "INPUT")]
     pub(crate) against: Option<PathBuf>,
-    /// Largest relative squared error of a matrix against a float INPUT [default: 0.5]
+    /// Largest relative squared error of a matrix against a float INPUT [default: 0.75]
     #[arg(long, value_name = "X", value_parser = max_error)]
     pub(crate) max_error: Option<f64>,
     /// Drafter configuration, if it is not beside FILE

@@ -25,6 +25,7 @@ pub(crate) fn run(
     let options = Options {
         outputs,
         ternarize: None,
+        calibration: None,
         codebooks: Some(match args.codebooks {
             CodebookStyle::Bare => Codebooks::Bare,
             CodebookStyle::Weight => Codebooks::Weight,

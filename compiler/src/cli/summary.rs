@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use compiler::plan::Plan;
-use compiler::report::{Quality, Report, SCHEMA};
+use compiler::report::{MatrixCalibration, Quality, Report, SCHEMA};
 use formats::shown_path;
 
 use super::printer::Printer;
@@ -34,7 +34,7 @@ pub(crate) fn planned(plan: &Plan<'_>, printer: &Printer) -> anyhow::Result<Outc
     let document = serde_json::json!({
         "schema": SCHEMA,
         "dry_run": true,
-        "rule": plan.rule.map(compiler::ternary::Rule::name),
+        "rule": plan.method(),
         "block": plan.rotation.block,
         "input_bytes": plan.input_bytes(),
         "memory_bytes": plan.memory_bytes(),
@@ -91,6 +91,7 @@ pub(crate) fn finished(report: &Report, printer: &Printer) -> anyhow::Result<Out
         }
         if let Some(total) = &report.total {
             quality(report, total, out)?;
+            calibration(report, out)?;
         }
         let rounded: u64 = report.matrices.iter().map(|m| m.rounded_scales).sum();
         if rounded > 0 {
@@ -108,6 +109,25 @@ pub(crate) fn finished(report: &Report, printer: &Printer) -> anyhow::Result<Out
             seconds(report.sync_ms)
         )
     })
+}
+
+/// Mean output errors of the matrices that had moments.
+fn calibration(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let with: Vec<_> = report.matrices.iter().filter_map(|m| m.calibration.as_ref()).collect();
+    if with.is_empty() {
+        return Ok(());
+    }
+    let mean = |loss: fn(&MatrixCalibration) -> f64| {
+        with.iter().map(|m| loss(m)).sum::<f64>() / with.len() as f64
+    };
+    writeln!(
+        out,
+        "{} matrices had moments: mean relative squared error of their outputs {:.4}, {:.4} with the \
+         optimum of the weights alone",
+        with.len(),
+        mean(|m| m.loss),
+        mean(|m| m.optimal_loss)
+    )
 }
 
 fn quality(report: &Report, total: &Quality, out: &mut dyn Write) -> io::Result<()> {

@@ -1,7 +1,9 @@
 //! `ternarize INPUT -o OUT`.
 
 use anyhow::Context;
+use compiler::calibrated::{Calibration, Moments};
 use compiler::plan::{Options, Ternarize};
+use compiler::ternary::Rule;
 use formats::dflash2::drafter::Drafter;
 use formats::shown_path;
 
@@ -11,6 +13,7 @@ use super::summary;
 use command_line::exit::{Outcome, Usage, reading};
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use compiler::output::{Format, Request};
 use compiler::plan::Plan;
@@ -33,19 +36,44 @@ pub(crate) fn run(
         .into());
     }
     let drafter = Drafter::open(input, args.config.as_deref()).map_err(|e| reading(input, e))?;
+    let calibration = calibration(args)?;
+    let mut other_inputs = other_inputs(input, args.tokenizer.as_deref());
+    if let Some(Calibration { moments: Moments::Captured(file), .. }) = &calibration {
+        other_inputs.push(file.path().to_path_buf());
+    }
     let options = Options {
         outputs,
         ternarize: Some(Ternarize { rule: args.rule, block: args.block }),
+        calibration,
         codebooks: None,
         tokenizer: tokenizer(args.tokenizer.as_deref(), &drafter)?,
         round_scales: false,
-        other_inputs: other_inputs(input, args.tokenizer.as_deref()),
+        other_inputs,
         report: args.run.report.clone(),
         force: args.run.force,
         isa: common.workers.isa(),
         threads: common.workers.threads(),
     };
     execute(&drafter, options, &args.run, printer)
+}
+
+/// What codes and scales are fitted to.
+fn calibration(args: &TernarizeArgs) -> anyhow::Result<Option<Calibration>> {
+    let Some(source) = &args.calib else { return Ok(None) };
+    if args.rule != Rule::Optimal {
+        return Err(Usage(format!(
+            "--rule {} and --calib exclude each other: calibrated rounding starts from the optimum",
+            args.rule
+        ))
+        .into());
+    }
+    let moments = if source.as_os_str() == "prior" {
+        Moments::Prior
+    } else {
+        let file = formats::calib::File::open(source).map_err(|e| reading(source, e))?;
+        Moments::Captured(Arc::new(file))
+    };
+    Ok(Some(Calibration { moments, rounds: args.rounds, damping: args.damping }))
 }
 
 /// The outputs with their formats.

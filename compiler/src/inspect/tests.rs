@@ -35,6 +35,7 @@ fn a_drafter_is_told_in_every_container() {
     let options = Options {
         outputs: vec![request("m.q4nx", Format::Q4nx), request("m.gguf", Format::Ptq1_0)],
         ternarize: Some(Ternarize { rule: Rule::Optimal, block: 256 }),
+        calibration: None,
         codebooks: None,
         tokenizer: Vec::new(),
         round_scales: false,

@@ -30,7 +30,7 @@ pub(crate) fn named_config(output: &Path) -> PathBuf {
 }
 
 /// Whether two paths lead to one existing file.
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

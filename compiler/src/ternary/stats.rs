@@ -95,7 +95,7 @@ impl Stats {
         (Self::FIRST_EXPONENT..).zip(*counts).filter(|(_, n)| *n > 0).collect()
     }
 
-    pub(super) fn add(&mut self, choice: Choice, stored: f16) {
+    pub(crate) fn add(&mut self, choice: Choice, stored: f16) {
         let Choice { scale, support, sum, energy } = choice;
         self.groups += 1;
         self.zeros += (GROUP - support) as u64;

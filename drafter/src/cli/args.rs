@@ -14,6 +14,7 @@ use runtime::quant::ActQuant;
 use runtime::round::{Coupling, Limits, Sampling};
 
 use super::bench::BenchArgs;
+use super::capture::args::CaptureArgs;
 use crate::link::store::Name;
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
@@ -76,6 +77,11 @@ pub(crate) enum Command {
     /// Ternary weights are packed once per model into the order that the kernels read, and mapped at
     /// later starts. A pack whose model changed is made anew, and any can be removed at any time.
     Cache(CacheArgs),
+    /// Collects what a calibrated or tuned ternarization needs from a drafter at work
+    ///
+    /// The target answers prompts, or given text is gone over; rounds start where serving would start them. Saved
+    /// while it runs: after an interruption, the same command goes on.
+    Capture(CaptureArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use formats::digest::sha256;
 use formats::gguf::File;
 use formats::{Source, shown_path};
 use runtime::Error;
@@ -21,6 +22,8 @@ pub(crate) struct Text {
     path: PathBuf,
     tokenizer: Option<Tokenizer>,
     template: Option<Result<ChatTemplate, String>>,
+    /// SHA-256 of the template's source.
+    template_sha256: Option<String>,
     stops: BTreeSet<u32>,
     defaults: SamplingDefaults,
 }
@@ -49,6 +52,7 @@ impl Text {
             text.stops = stop_set(&tokenizer, &sources)?;
             text.defaults = SamplingDefaults::from_gguf(&file)?;
             if file.get("tokenizer.chat_template").is_some() {
+                text.template_sha256 = file.require_str("tokenizer.chat_template").ok().map(sha256);
                 text.set_template(ChatTemplate::from_gguf(&file, &tokenizer));
             }
             text.tokenizer = Some(tokenizer);
@@ -76,16 +80,23 @@ impl Text {
             text.defaults = SamplingDefaults::from_generation_config(generation)?;
         }
         if let Some(path) = there("chat_template.jinja") {
-            text.set_template(ChatTemplate::read(&Source::open(path)?, &tokenizer));
+            let source = Source::open(path)?;
+            text.template_sha256 = Some(sha256(source.read_vec(0, source.len())?));
+            text.set_template(ChatTemplate::read(&source, &tokenizer));
         }
         text.tokenizer = Some(tokenizer);
         Ok(text)
     }
 
     fn without(path: &Path) -> Self {
-        let path = path.to_path_buf();
-        let defaults = SamplingDefaults::default();
-        Self { path, tokenizer: None, template: None, stops: BTreeSet::new(), defaults }
+        Self {
+            path: path.to_path_buf(),
+            tokenizer: None,
+            template: None,
+            template_sha256: None,
+            stops: BTreeSet::new(),
+            defaults: SamplingDefaults::default(),
+        }
     }
 
     /// A template that cannot be used is no harm until a chat is asked for.
@@ -112,6 +123,11 @@ impl Text {
         matches!(self.template, Some(Ok(_)))
     }
 
+    /// The SHA-256 of the chat template's source, where there is one.
+    pub(crate) fn template_sha256(&self) -> Option<&str> {
+        self.template_sha256.as_deref()
+    }
+
     /// The tokens that end an answer.
     pub(crate) fn stops(&self) -> &BTreeSet<u32> {
         &self.stops
@@ -125,18 +141,27 @@ impl Text {
         }
         let system = args.system.as_deref().map(|text| Message::new("system", text));
         let messages = system.into_iter().chain([Message::new("user", text.as_str())]).collect();
-        self.encode_chat(&Chat {
-            enable_thinking: args.think.map(|think| think == OnOff::On),
-            ..Chat::new(messages)
-        })
+        self.encode_as(&Prompt::Messages(messages), args.think)
     }
 
     /// The ids of a prompt as it stands; of messages, as a chat.
     pub(crate) fn encode_plain(&self, prompt: &Prompt) -> anyhow::Result<Vec<u32>> {
+        self.encode_as(prompt, None)
+    }
+
+    /// As [`Text::encode_plain`]; `think` says whether the model thinks first, in a chat.
+    pub(crate) fn encode_as(
+        &self,
+        prompt: &Prompt,
+        think: Option<OnOff>,
+    ) -> anyhow::Result<Vec<u32>> {
         match prompt {
             Prompt::Ids(ids) => Ok(ids.clone()),
             Prompt::Text(text) => Ok(self.tokenizer()?.encode(text)),
-            Prompt::Messages(messages) => self.encode_chat(&Chat::new(messages.clone())),
+            Prompt::Messages(messages) => self.encode_chat(&Chat {
+                enable_thinking: think.map(|think| think == OnOff::On),
+                ..Chat::new(messages.clone())
+            }),
         }
     }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use command_line::signals;
 use formats::dflash2::drafter::Drafter;
+use formats::digest::hex;
 use formats::{Location, Source, gguf, safetensors, shown_path};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -164,7 +165,7 @@ fn hash(path: &Path, len: u64, progress: &mut dyn FnMut(u64, u64)) -> anyhow::Re
         done += n as u64;
         progress(done, len);
     }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hasher.finalize()))
 }
 
 /// A signal ended the reading of a file.

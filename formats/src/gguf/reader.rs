@@ -69,13 +69,7 @@ fn repeated<'a, T>(
 }
 
 fn key_error(source: &Source, key: &str, expected: &str, found: &str) -> Error {
-    Error::Key {
-        path: source.path().to_path_buf(),
-        key: shown(key),
-        expected: expected.into(),
-        found: found.into(),
-        hint: None,
-    }
+    Error::key(source.path(), shown(key), expected, found)
 }
 
 pub(super) fn tensor_error(

@@ -68,7 +68,7 @@ pub(super) fn keys(source: &Source, vocab_size: usize) -> Result<Vec<(String, Va
     let tokenizer: Tokenizer = read(source, "a tokenizer.json, or a GGUF with a tokenizer")?;
     refuse_other_models(path, &tokenizer)?;
     if vocab_size > MAX_TOKENS {
-        return Err(fault(
+        return Err(Error::key(
             path,
             "vocab_size",
             format!("at most {MAX_TOKENS} tokens"),
@@ -115,16 +115,6 @@ impl Merge {
     }
 }
 
-fn fault(path: &Path, key: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
-    Error::Key {
-        path: path.to_path_buf(),
-        key: key.into(),
-        expected: expected.into(),
-        found: found.into(),
-        hint: None,
-    }
-}
-
 fn read<T: for<'a> Deserialize<'a>>(source: &Source, expected: &str) -> Result<T, Error> {
     let error = |expected: String, found| Error::Structure {
         path: source.path().to_path_buf(),
@@ -147,17 +137,17 @@ fn refuse_other_models(path: &Path, tokenizer: &Tokenizer) -> Result<(), Error> 
     let model = &tokenizer.model;
     if let Some(other) = model.r#type.as_deref().filter(|ty| *ty != "BPE") {
         let found = format!("\"{}\"", shown(other));
-        return Err(fault(path, "model.type", "\"BPE\"", found));
+        return Err(Error::key(path, "model.type", "\"BPE\"", found));
     }
     if model.byte_fallback {
-        return Err(fault(path, "model.byte_fallback", "false (a byte-level BPE)", "true"));
+        return Err(Error::key(path, "model.byte_fallback", "false (a byte-level BPE)", "true"));
     }
     let (pattern, byte_level) = match &tokenizer.pre_tokenizer {
         Some(pre) => pre_tokenizer(pre),
         None => (None, false),
     };
     if !byte_level {
-        return Err(fault(
+        return Err(Error::key(
             path,
             "pre_tokenizer",
             "a byte-level BPE",
@@ -216,7 +206,7 @@ fn tokens_by_id<'a>(
             && other != token
         {
             let found = format!("`{}` and `{}`", shown(other), shown(token));
-            return Err(fault(path, key, format!("one token with the id {id}"), found));
+            return Err(Error::key(path, key, format!("one token with the id {id}"), found));
         }
     }
     Ok(by_id)
@@ -252,7 +242,7 @@ fn special_ids(
         let id = token.and_then(|token| by_id.iter().find(|(_, (text, _))| *text == token));
         let Some((id, _)) = id else {
             let found = shown(&value.to_string());
-            return Err(fault(&beside, field, "a token of the vocabulary", found));
+            return Err(Error::key(&beside, field, "a token of the vocabulary", found));
         };
         // Ids are below MAX_TOKENS.
         keys.push((key.to_owned(), Value::U32(*id as u32)));

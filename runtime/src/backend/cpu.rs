@@ -25,7 +25,6 @@ mod wide;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use formats::View;
 use hadamard::Isa;
 use rayon::prelude::*;
 
@@ -35,6 +34,7 @@ pub use packs::ModelOnCpu;
 
 use super::{Backend, Prepared};
 use crate::Error;
+use crate::pack_cache::PackedBytes;
 use crate::parallel;
 use crate::quant::{Activations, BLOCK_ROWS, Block, Integers};
 use crate::weights::TernaryMatrix;
@@ -82,15 +82,7 @@ impl Backend for Cpu {
 struct Packed {
     matrix: TernaryMatrix,
     dot: Dot,
-    bytes: OnceLock<Bytes>,
-}
-
-/// Where packed bytes are.
-#[derive(Debug)]
-enum Bytes {
-    Memory(Memory),
-    /// Of a file of a pack cache.
-    Mapped(View),
+    bytes: OnceLock<PackedBytes>,
 }
 
 impl Packed {
@@ -99,17 +91,11 @@ impl Packed {
     }
 
     fn bytes(&self) -> Result<&[u8], Error> {
-        let bytes = match self.bytes.get() {
-            Some(bytes) => bytes,
-            None => {
-                let packed = pack(&self.matrix)?;
-                self.bytes.get_or_init(|| Bytes::Memory(packed))
-            }
-        };
-        Ok(match bytes {
-            Bytes::Memory(memory) => memory,
-            Bytes::Mapped(view) => view,
-        })
+        if let Some(bytes) = self.bytes.get() {
+            return Ok(bytes);
+        }
+        let packed = pack(&self.matrix)?;
+        Ok(self.bytes.get_or_init(|| packed.into()))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use formats::calib;
+
 use super::block_conv::{BlockConv, Side};
 use super::context::Context;
 use super::load::{Drafter, Layer};
@@ -29,10 +31,12 @@ impl Drafter {
     pub fn extend(&self, context: &mut Context, taps: &Rows<Primal>) -> Result<(), Error> {
         fpenv::check()?;
         assert_eq!(taps.width(), self.config.fc_in());
+        self.show(calib::Input::Fc, 0, taps)?;
         let h = self.fc.apply(&Input::new(taps, &self.arithmetic))?;
         let profile = &self.arithmetic.profile;
         let norm = || self.hidden_norm.rows(self.arithmetic.isa, &h);
         let h = profile.stage(Stage::Norm, norm)?;
+        self.show(calib::Input::Context, 0, &h)?;
         let h = Input::new(&h, &self.arithmetic);
         let start = context.len;
         let angles: Vec<Angles> = (start..start + taps.n()).map(|p| self.rope.at(p)).collect();
@@ -83,6 +87,7 @@ impl Drafter {
         }
         let hidden = self.block(context, target, pending, n)?;
         let hidden = hidden.slice(1..n);
+        self.show(calib::Input::Selector, 1, &hidden)?;
         let mut logits = target.head(&hidden)?;
         let z = self.selector_hidden.apply(&Input::new(&hidden, &self.arithmetic))?;
         self.arithmetic.profile.stage(Stage::Selector, || {
@@ -119,8 +124,8 @@ impl Drafter {
         }
         let start = context.len;
         let angles: Vec<Angles> = (start..start + n).map(|p| self.rope.at(p)).collect();
-        for (layer, cache) in self.layers.iter().zip(&mut context.layers) {
-            let result = self.layer(layer, &mut x, start, &angles, cache);
+        for (number, cache) in context.layers.iter_mut().enumerate() {
+            let result = self.layer(number, &mut x, start, &angles, cache);
             // The block's own keys and values are not context.
             cache.truncate(start);
             result?;
@@ -130,32 +135,37 @@ impl Drafter {
 
     fn layer(
         &self,
-        layer: &Layer,
+        number: usize,
         x: &mut Rows<Primal>,
         start: usize,
         angles: &[Angles],
         cache: &mut KvCache,
     ) -> Result<(), Error> {
-        let arithmetic = &self.arithmetic;
+        let (layer, arithmetic) = (&self.layers[number], &self.arithmetic);
         let Arithmetic { isa, profile, .. } = arithmetic;
         let convolve = |conv: &BlockConv, z: &_, delta: &_, side| {
             profile.stage(Stage::Convolution, || conv.apply(*isa, z, delta, side))
         };
         let a = profile.stage(Stage::Norm, || layer.input_norm.rows(*isa, x))?;
+        self.show(calib::Input::AttentionConv(number), 0, &a)?;
         let delta = layer.attention_delta.apply(&Input::new(&a, arithmetic))?;
         let a = convolve(&layer.attention_conv, &a, &delta, Side::Input)?;
-        let o = self.attention(layer, &a, start, angles, cache)?;
+        self.show(calib::Input::Qkv(number), 0, &a)?;
+        let o = self.attention(number, &a, start, angles, cache)?;
         let o = convolve(&layer.attention_conv, &o, &delta, Side::Output)?;
 
         let m = profile.stage(Stage::Norm, || {
             x.add(&o);
             layer.post_attention_norm.rows(*isa, x)
         })?;
+        self.show(calib::Input::MlpConv(number), 0, &m)?;
         let delta = layer.mlp_delta.apply(&Input::new(&m, arithmetic))?;
         let m = convolve(&layer.mlp_conv, &m, &delta, Side::Input)?;
+        self.show(calib::Input::GateUp(number), 0, &m)?;
         let m = Input::new(&m, arithmetic);
         let (gate, up) = (layer.gate.apply(&m)?, layer.up.apply(&m)?);
         let product = profile.stage(Stage::Gate, || swiglu(*isa, gate, &up))?;
+        self.show(calib::Input::Down(number), 0, &product)?;
         let f = layer.down.apply(&Input::new(&product, arithmetic))?;
         let f = convolve(&layer.mlp_conv, &f, &delta, Side::Output)?;
         profile.stage(Stage::Norm, || x.add(&f));
@@ -181,13 +191,13 @@ impl Drafter {
 
     fn attention(
         &self,
-        layer: &Layer,
+        number: usize,
         a: &Rows<Primal>,
         start: usize,
         angles: &[Angles],
         cache: &mut KvCache,
     ) -> Result<Rows<Primal>, Error> {
-        let c = &self.config;
+        let (c, layer) = (&self.config, &self.layers[number]);
         let (n, dim) = (a.n(), c.head_dim);
         let a = Input::new(a, &self.arithmetic);
         let mut q = layer.q.apply(&a)?;
@@ -203,6 +213,7 @@ impl Drafter {
             let visible: Vec<_> = (0..n).map(see).collect();
             attend_rows(*isa, q.data(), cache, &visible, scale, out.data_mut())
         })?;
+        self.show(calib::Input::O(number), 0, &out)?;
         layer.o.apply(&Input::new(&out, &self.arithmetic))
     }
 

@@ -10,6 +10,7 @@ use formats::dflash2::names::Role;
 use hadamard::Isa;
 
 use super::block_conv::BlockConv;
+use super::inputs::InputObserver;
 use super::selector::Selector;
 use crate::Error;
 use crate::backend::Backend;
@@ -35,6 +36,8 @@ pub struct Drafter {
     pub(super) selector_hidden: Linear,
     pub(super) selector: Selector,
     pub(super) rope: Rope,
+    /// Who is shown the inputs; nobody unless somebody asks.
+    pub(super) inputs: Option<Arc<dyn InputObserver>>,
 }
 
 #[derive(Debug)]
@@ -103,6 +106,7 @@ impl Drafter {
             rope: Rope::new(config.rope_theta, config.head_dim),
             arithmetic: Arithmetic::new(act, rotation, isa),
             config: config.clone(),
+            inputs: None,
         })
     }
 

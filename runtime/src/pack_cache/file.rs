@@ -15,10 +15,11 @@
 use std::io;
 use std::path::Path;
 
-use formats::{Source, View};
+use formats::Source;
 use serde::{Deserialize, Serialize};
 
 use super::identity::SourceFile;
+use super::pages::{self, PackedBytes};
 
 pub(super) const MAGIC: &[u8; 8] = b"DRFTPACK";
 /// Version of what is around the sections; how their bytes are ordered is the kind's.
@@ -233,16 +234,28 @@ impl PackFile {
         self.source.len()
     }
 
-    /// Maps the file and gives its sections.
+    /// Maps the file, or copies it where that gives larger pages, and gives its sections.
     ///
     /// # Errors
     /// When the system cannot map it. Nobody may change the file while a view lives: see
     /// [`Source::mapped`]; packs are replaced by renaming only.
-    pub fn map(&self) -> Result<Vec<View>, formats::Error> {
+    pub fn map(&self) -> Result<Vec<PackedBytes>, formats::Error> {
         let source = self.source.mapped()?;
-        source.view(0, source.len())?.prefer_huge_pages();
-        let view = |s: &Section| source.view(self.data_start + s.offset, s.bytes);
+        let whole = source.view(0, source.len())?;
+        whole.prefer_huge_pages();
+        if pages::should_copy(&whole) {
+            return self.copied();
+        }
+        let view = |s: &Section| Ok(source.view(self.data_start + s.offset, s.bytes)?.into());
         self.header.sections.iter().map(view).collect()
+    }
+
+    /// Copies of its sections in memory.
+    fn copied(&self) -> Result<Vec<PackedBytes>, formats::Error> {
+        // A section is in memory, so its length is one that memory can have.
+        let copy =
+            |s: &Section| pages::copy(&self.source, self.data_start + s.offset, s.bytes as usize);
+        self.header.sections.iter().map(copy).collect()
     }
 
     /// Reads all sections and gives the names of those that do not have their hash. `progress` hears

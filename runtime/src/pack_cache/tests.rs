@@ -20,7 +20,7 @@ struct Item {
     /// Of packing a part.
     delay: Duration,
     damaged: bool,
-    taken: Mutex<Option<View>>,
+    taken: Mutex<Option<PackedBytes>>,
 }
 
 impl Item {
@@ -65,7 +65,7 @@ impl Packable for Item {
 
     fn packed(&self) {}
 
-    fn take(&self, bytes: View) {
+    fn take(&self, bytes: PackedBytes) {
         *self.taken.lock().unwrap() = Some(bytes);
     }
 }

@@ -230,13 +230,7 @@ pub(super) fn fault(
     expected: impl Into<String>,
     found: impl ToString,
 ) -> Error {
-    Error::Key {
-        path: file.source().path().to_path_buf(),
-        key: key.into(),
-        expected: expected.into(),
-        found: found.to_string(),
-        hint: None,
-    }
+    Error::key(file.source().path(), key, expected, found.to_string())
 }
 
 fn dimension(file: &File, suffix: &str, max: u32) -> Result<usize, Error> {

@@ -66,19 +66,3 @@ fn structure(path: &Path, expected: &str, found: String) -> Error {
         hint: None,
     }
 }
-
-/// A field or key that is not what it must be.
-pub(super) fn fault(
-    path: &Path,
-    key: &str,
-    expected: impl Into<String>,
-    found: impl Into<String>,
-) -> Error {
-    Error::Key {
-        path: path.to_path_buf(),
-        key: key.into(),
-        expected: expected.into(),
-        found: found.into(),
-        hint: None,
-    }
-}

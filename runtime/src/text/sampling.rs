@@ -7,7 +7,7 @@ use formats::gguf::{File, Value as GgufValue};
 use formats::shown;
 use serde_json::Value;
 
-use super::json_file::{JsonFile, fault};
+use super::json_file::JsonFile;
 
 /// Settings that a model recommends; `None` where its file says nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -103,8 +103,8 @@ impl SamplingDefaults {
         let value = match value {
             None => return Ok(()),
             Some(Found::Number(v)) if holds(v) => v,
-            Some(Found::Number(v)) => return Err(fault(path, key, expected, v.to_string())),
-            Some(Found::Other(found)) => return Err(fault(path, key, expected, found)),
+            Some(Found::Number(v)) => return Err(Error::key(path, key, expected, v.to_string())),
+            Some(Found::Other(found)) => return Err(Error::key(path, key, expected, found)),
         };
         match name {
             "temp" => self.temperature = Some(value as f32),

@@ -9,7 +9,7 @@ use formats::gguf::File;
 use formats::shown;
 use serde_json::Value;
 
-use super::json_file::{JsonFile, fault};
+use super::json_file::JsonFile;
 use super::tokenizer::Tokenizer;
 use crate::Error;
 
@@ -42,7 +42,7 @@ pub fn stop_set(tokenizer: &Tokenizer, sources: &StopSources<'_>) -> Result<BTre
         for key in GGUF_KEYS {
             if let Some(id) = file.opt_u64(key)? {
                 let id = checked(id, vocab).map_err(|(expected, found)| {
-                    fault(file.source().path(), key, expected, found)
+                    formats::Error::key(file.source().path(), key, expected, found)
                 })?;
                 stops.insert(id);
             }
@@ -64,7 +64,7 @@ pub fn stop_set(tokenizer: &Tokenizer, sources: &StopSources<'_>) -> Result<BTre
             continue;
         };
         let ids = ids_of(&value, vocab)
-            .map_err(|(expected, found)| fault(file.path(), key, expected, found))?;
+            .map_err(|(expected, found)| formats::Error::key(file.path(), key, expected, found))?;
         stops.extend(ids);
     }
     Ok(stops)

@@ -74,7 +74,7 @@ impl Tokenizer {
     fn build(vocabulary: Vocabulary, path: &Path, key: &str) -> Result<Self, Error> {
         let Vocabulary { tokens, kinds, merges, nfc } = vocabulary;
         let refused = |expected: &str, found: String| {
-            super::json_file::fault(path, key, expected, formats::shown(&found))
+            formats::Error::key(path, key, expected, formats::shown(&found))
         };
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(tokens.len()));
         for (token, kind) in tokens.iter().zip(&kinds) {

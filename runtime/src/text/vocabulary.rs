@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 
 use super::byte_alphabet::{CHARS, is_in_utf8};
-use super::json_file::{fault, parse};
+use super::json_file::parse;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -73,12 +73,14 @@ impl Vocabulary {
         let path = file.source().path();
         let known = |key: &str, known: &str| match file.require_str(key)? {
             value if value == known => Ok(()),
-            other => Err(fault(path, key, format!("`{known}`"), format!("`{}`", shown(other)))),
+            other => {
+                Err(Error::key(path, key, format!("`{known}`"), format!("`{}`", shown(other))))
+            }
         };
         known(MODEL, "gpt2")?;
         known(PRE, "qwen35")?;
         if file.opt_bool(ADD_BOS)? == Some(true) {
-            return Err(fault(
+            return Err(Error::key(
                 path,
                 ADD_BOS,
                 "false: no prompt of these models begins with one",
@@ -86,8 +88,8 @@ impl Vocabulary {
             ));
         }
         let types = file.opt_u64s(TOKEN_TYPE)?;
-        let types =
-            types.ok_or_else(|| fault(path, TOKEN_TYPE, "an array of token types", "nothing"))?;
+        let types = types
+            .ok_or_else(|| Error::key(path, TOKEN_TYPE, "an array of token types", "nothing"))?;
         let raw = Raw {
             path: path.to_path_buf(),
             tokens: file.require_strs(TOKENS)?.to_vec(),
@@ -134,7 +136,7 @@ impl Raw<'_> {
     }
 
     fn fault(&self, key: &str, expected: impl Into<String>, found: impl Into<String>) -> Error {
-        fault(&self.path, key, expected, found)
+        Error::key(&self.path, key, expected, found)
     }
 
     fn kinds(&self) -> Result<Vec<Kind>, Error> {
@@ -254,7 +256,7 @@ impl Pipeline {
             Some(step) if step["type"] == "NFC" => true,
             Some(step) => {
                 let found = shown(&step["type"].to_string());
-                return Err(fault(path, "normalizer", "null, or of type `NFC`", found));
+                return Err(Error::key(path, "normalizer", "null, or of type `NFC`", found));
             }
         };
         for token in &self.added_tokens {
@@ -262,7 +264,7 @@ impl Pipeline {
             if single_word || lstrip || rstrip || normalized {
                 let expected = "tokens with single_word, lstrip, rstrip and normalized false";
                 let found = format!("one of them true for `{}`", shown(&token.content));
-                return Err(fault(path, "added_tokens", expected, found));
+                return Err(Error::key(path, "added_tokens", expected, found));
             }
         }
         let Bpe { dropout, continuing_subword_prefix, end_of_word_suffix, ignore_merges } =
@@ -275,7 +277,12 @@ impl Pipeline {
             ("model.ignore_merges", *ignore_merges),
         ] {
             if set {
-                return Err(fault(path, key, "none, as in every tokenizer of these models", "one"));
+                return Err(Error::key(
+                    path,
+                    key,
+                    "none, as in every tokenizer of these models",
+                    "one",
+                ));
             }
         }
         self.check_steps(path)?;
@@ -302,6 +309,6 @@ impl Pipeline {
         }
         let expected = "a `Split` (Isolated, not inverted), then a `ByteLevel` without prefix space \
                         and without regex";
-        Err(fault(path, "pre_tokenizer", expected, "other steps"))
+        Err(Error::key(path, "pre_tokenizer", expected, "other steps"))
     }
 }

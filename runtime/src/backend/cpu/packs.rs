@@ -2,13 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use formats::View;
-
 use super::layout::{self, BAND};
-use super::{Bytes, Dot, Packed};
+use super::{Dot, Packed};
 use crate::Error;
 use crate::backend::{Backend, Prepared};
-use crate::pack_cache::{Pack, Packable, Section};
+use crate::pack_cache::{Pack, Packable, PackedBytes, Section};
 use crate::quant::Activations;
 use crate::weights::TernaryMatrix;
 
@@ -77,9 +75,9 @@ impl Packable for Packed {
         self.matrix.release();
     }
 
-    fn take(&self, bytes: View) {
+    fn take(&self, bytes: PackedBytes) {
         // Bytes that were packed before are the same ones.
-        let _ = self.bytes.set(Bytes::Mapped(bytes));
+        let _ = self.bytes.set(bytes);
     }
 }
 
