@@ -57,7 +57,7 @@ pub(crate) fn run(
     let mut tests = Vec::new();
     let (name, backend): (_, Box<dyn Backend>) = match args.device.device {
         Device::Cpu => ("cpu", Box::new(Cpu::new(Dot::detect(workers.isa())))),
-        Device::Auto => match npu::real(&device::files(&args.device)) {
+        Device::Auto => match npu::real(&device::files(&args.device.npu)) {
             Ok(npu) => ("npu", Box::new(npu)),
             Err(error) => {
                 streams.note(&format!("the CPU takes the place of the NPU: {error}"));
@@ -194,7 +194,7 @@ fn identity(args: &SelftestArgs, workers: &Workers, streams: &Streams) -> anyhow
         status,
         detail,
     };
-    if args.models.link.is_none() && args.models.target.is_none() {
+    if !args.models.pair.is_given() {
         return Ok(test("skipped", "name a link, or give --target and --drafter".to_owned()));
     }
     let pair = Pair::of(&args.models)?;

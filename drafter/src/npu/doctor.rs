@@ -23,6 +23,11 @@ const LINUX: (u32, u32) = (6, 14);
 /// The releases of XRT whose headers the shim compiles with.
 const XRT: &str = "2.21 to 2.26";
 
+/// What this program was tried with.
+const TESTED: &str = "the shim compiles with the headers of XRT 2.21, 2.23 and 2.26; nothing has run on silicon \
+                      yet. Driver, firmware and XRT must be of one release: a driver that asks for another \
+                      protocol of the firmware does not start";
+
 /// Folders of libraries, below the root.
 const LIBRARIES: [&str; 6] = [
     "usr/lib/x86_64-linux-gnu",
@@ -108,6 +113,7 @@ impl Machine {
              \"No such device with index '0'\"",
         ));
         checks.extend([self.shim(), self.image()]);
+        checks.push(Check::unknown("tested", TESTED));
         checks.extend(kernels());
         checks
     }

@@ -118,7 +118,7 @@ const KIND: &str = "test/1";
 
 fn pack(items: &[Arc<Item>]) -> Pack {
     let items = items.iter().map(|item| Arc::clone(item) as Arc<dyn Packable>).collect();
-    Pack { kind: KIND, items }
+    Pack { kind: KIND, items, read_in_place: true }
 }
 
 fn items() -> Vec<Arc<Item>> {
