@@ -121,7 +121,8 @@ fn without_an_npu_it_is_refused_or_replaced_as_asked() {
     wrong.arg(&pair.target).arg("--xrt-shim").arg(&shim);
     paths(&mut wrong);
     refused(&mut wrong, 5, &["npu: `", "libdrafter_xrt.so"]);
-    let mut wrong = program(&["run", "--device", "npu", "--npu-image", "/nowhere/image", "--xrt-shim"]);
+    let mut wrong =
+        program(&["run", "--device", "npu", "--npu-image", "/nowhere/image", "--xrt-shim"]);
     wrong.arg(&shim);
     paths(&mut wrong);
     refused(&mut wrong, 5, &["--npu-image: `/nowhere/image`"]);
@@ -137,7 +138,10 @@ fn without_an_npu_it_is_refused_or_replaced_as_asked() {
 #[test]
 fn selftest_compares_bits_and_tokens() {
     let (found, code, _) = document(&mut program(&["selftest", "--device", "npu-sim"]));
-    assert_eq!((code, &found["passed"], &found["device"]), (Some(0), &json!(true), &json!("npu-sim")));
+    assert_eq!(
+        (code, &found["passed"], &found["device"]),
+        (Some(0), &json!(true), &json!("npu-sim"))
+    );
     let tests = found["tests"].as_array().unwrap();
     let ok = tests.iter().filter(|test| test["status"] == "ok").count();
     // Two arithmetics, each with products of integers and floats in several shapes.
@@ -149,7 +153,10 @@ fn selftest_compares_bits_and_tokens() {
     let (found, code, _) = document(command.args(["--device", "npu-sim"]));
     assert_eq!(code, Some(0), "{found}");
     let last = found["tests"].as_array().unwrap().last().unwrap().clone();
-    assert_eq!((&last["status"], &last["name"]), (&json!("ok"), &json!("speculative output is plain output")));
+    assert_eq!(
+        (&last["status"], &last["name"]),
+        (&json!("ok"), &json!("speculative output is plain output"))
+    );
 
     refused(&mut program(&["selftest", "--device", "npu"]), 5, &["libdrafter_xrt.so"]);
     let (found, code, stderr) = document(&mut program(&["selftest", "--device", "auto"]));

@@ -217,7 +217,7 @@ impl PackCache {
         let path = self.path_of(pack.kind, &sources);
         let sections = pack.items.iter().map(|item| item.section());
         let header = Header::new(pack.kind, sources, sections);
-        if let Ok(bytes) = map(&path, &header, pack) {
+        if let Ok(bytes) = map(&path, &header, pack.read_in_place) {
             // What died while it wrote goes now, if nobody writes.
             if let Ok(Some(_lock)) = self.try_lock() {
                 self.sweep();
@@ -251,7 +251,7 @@ impl PackCache {
         let _lock = self.lock(on)?;
         self.sweep();
         // Another program may have made it while this one waited.
-        let fault = match map(path, header, pack) {
+        let fault = match map(path, header, pack.read_in_place) {
             Ok(packed) => return Ok((Attached::Found, packed)),
             Err(fault) => fault,
         };
@@ -275,7 +275,8 @@ impl PackCache {
             let _ = fs::remove_file(&partial);
         }
         result?;
-        let packed = map(path, header, pack).map_err(|e| io_at(path)(io::Error::other(e)))?;
+        let packed =
+            map(path, header, pack.read_in_place).map_err(|e| io_at(path)(io::Error::other(e)))?;
         Ok((Attached::Made, packed))
     }
 
@@ -380,7 +381,7 @@ impl Pack {
 }
 
 /// The pack at `path`, mapped, if it is the one that `wanted` describes.
-fn map(path: &Path, wanted: &Header, of: &Pack) -> Result<Vec<PackedBytes>, Fault> {
+fn map(path: &Path, wanted: &Header, read_in_place: bool) -> Result<Vec<PackedBytes>, Fault> {
     let pack = PackFile::open(path)?;
     let header = pack.header();
     let differs = |part| Err(Fault::differs(part));
@@ -394,7 +395,7 @@ fn map(path: &Path, wanted: &Header, of: &Pack) -> Result<Vec<PackedBytes>, Faul
     if header.sections.len() != wanted.sections.len() || !both.all(|(a, b)| a.is_at_place_of(b)) {
         return differs("list of matrices");
     }
-    Ok(pack.map(of.read_in_place)?)
+    Ok(pack.map(read_in_place)?)
 }
 
 /// The size of the file.

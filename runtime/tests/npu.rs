@@ -332,7 +332,7 @@ fn packed_weights_of_a_file_run_as_on_the_cpu() {
     };
     let logits = |target: &Target| {
         let mut state = State::new(target.config(), KvType::F16);
-        bits(target.forward(&mut state, &PROMPT).unwrap().logits.data())
+        bits(target.verify(&mut state, &PROMPT, &[]).unwrap().0.logits.unwrap().data())
     };
     let expected = logits(&load(&Reference));
     for how in ["Made", "Found"] {

@@ -87,8 +87,7 @@ pub(crate) fn run(
         args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
     let packs = Packs::of(&args.models.packs, streams);
-    let loaded =
-        device::load(&paths, &args.models, &args.device, workers, true, &packs, streams)?;
+    let loaded = device::load(&paths, &args.models, &args.device, workers, true, &packs, streams)?;
     let models = &loaded.models;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
     let text = Text::load(&paths.target, models.target.vocab())?;

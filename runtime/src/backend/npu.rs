@@ -140,10 +140,7 @@ impl OnDevice {
         self.with_resident(|_| Ok(()))
     }
 
-    fn with_resident<T>(
-        &self,
-        f: impl FnOnce(&Resident) -> Result<T, Error>,
-    ) -> Result<T, Error> {
+    fn with_resident<T>(&self, f: impl FnOnce(&Resident) -> Result<T, Error>) -> Result<T, Error> {
         let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
         let resident = match &mut *resident {
             Some(resident) => resident,
@@ -163,8 +160,7 @@ impl OnDevice {
     /// The weights in `npu-pack/1`, by all threads.
     fn pack(&self) -> Result<Memory, Error> {
         let bytes = self.job.weight_bytes();
-        let mut packed =
-            Memory::zeroed(bytes).map_err(|source| Error::Memory { bytes, source })?;
+        let mut packed = Memory::zeroed(bytes).map_err(|source| Error::Memory { bytes, source })?;
         let columns = packed.par_chunks_mut(self.job.column_weight_bytes()).enumerate();
         columns.try_for_each(|(col, out)| self.pack_column(col, out))?;
         // Packed bytes and pages of the file at once would be twice the model.
