@@ -223,3 +223,45 @@ fn doctor_names_what_is_missing_and_what_to_do() {
     assert!([Some(0), Some(1)].contains(&output.status.code()));
     assert_eq!(text.matches("FAILED").count(), text.matches("-> ").count(), "{text}");
 }
+
+/// A server that ends with the test.
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The trained pair, served from the simulated NPU, says what the CPU's form of the arithmetic says.
+#[test]
+fn a_server_on_the_simulated_npu_answers_as_the_cpu() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/pair");
+    let target = fixture.join("target.gguf");
+    let mut plain = program(&["run", "--act", "n16", "-p", "def fib", "-n", "4", "--target"]);
+    let plain = json_of(plain.arg(&target));
+
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_drafter"));
+    command.args(["serve", "--port", "0", "--json", "--device", "npu-sim", "--draft-max", "2"]);
+    command.arg("--target").arg(&target).arg("--drafter").arg(fixture.join("drafter"));
+    let command = command.env_remove("DRAFTER_API_KEY").stdout(std::process::Stdio::piped());
+    let mut server = Server(command.stderr(std::process::Stdio::null()).spawn().unwrap());
+    let stdout = server.0.stdout.take().unwrap();
+    let document = serde_json::Deserializer::from_reader(stdout).into_iter::<Value>().next();
+    let document = document.expect("a document").unwrap();
+    let url = document["url"].as_str().unwrap();
+
+    let health = ureq::get(format!("{url}/health")).call().unwrap();
+    let health: Value = serde_json::from_reader(health.into_body().into_reader()).unwrap();
+    assert_eq!(health["about"]["device"]["name"], "npu-sim", "{health}");
+    assert_eq!(health["about"]["act"], "n16");
+    let request = json!({"prompt": "def fib", "max_tokens": 4, "temperature": 0});
+    let answer = ureq::post(format!("{url}/v1/completions"))
+        .header("Content-Type", "application/json")
+        .send(request.to_string())
+        .unwrap();
+    let answer: Value = serde_json::from_reader(answer.into_body().into_reader()).unwrap();
+    assert_eq!(answer["choices"][0]["text"], plain["text"], "{answer}");
+    assert_eq!(answer["usage"]["completion_tokens"], 4);
+}

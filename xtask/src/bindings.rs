@@ -37,7 +37,8 @@ fn generate(header: &Path) -> anyhow::Result<String> {
         .header(header.to_string_lossy())
         .allowlist_item("(drafter_xrt_|DRAFTER_XRT_).*")
         .derive_default(true)
-        .formatter(bindgen::Formatter::Prettyplease)
+        .formatter(bindgen::Formatter::Rustfmt)
+        .rustfmt_configuration_file(Some(crate_folder().join("../../rustfmt.toml")))
         .disable_header_comment()
         .generate()
         .context("running bindgen, which needs libclang (package libclang-dev)")?;

@@ -419,7 +419,7 @@ mod tests {
             let path = dir.join(below);
             if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         };
-        let cases: [(&str, Harm, &str); 12] = [
+        let cases: [(&str, Harm, &str); 13] = [
             (
                 "linux",
                 |d, _| fs::write(d.join("proc/sys/kernel/osrelease"), "6.8.0-31").unwrap(),
@@ -434,7 +434,16 @@ mod tests {
                 },
                 "--device cpu",
             ),
-            // It exists, and this user is in no group that may use it.
+            // It exists, and nobody may use it.
+            (
+                "node",
+                |d, _| {
+                    let mode = fs::Permissions::from_mode(0o000);
+                    fs::set_permissions(d.join("dev/accel/accel0"), mode).unwrap();
+                },
+                "it exists and is not accessible: give a group access",
+            ),
+            // This user is in no group that may use it.
             ("node", |_, m| m.groups.clear(), "usermod -aG render"),
             (
                 "memlock",
