@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use formats::digest::sha256;
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
+use xrt_sys::{Api, Device};
 
 use super::files::Files;
 
@@ -112,7 +113,8 @@ impl Machine {
             "install XRT's driver plugin for the NPU (Ubuntu 26.04: libxrt-npu2); without it XRT says \
              \"No such device with index '0'\"",
         ));
-        checks.extend([self.shim(), self.image()]);
+        checks.extend(self.shim());
+        checks.push(self.image());
         checks.push(Check::unknown("tested", TESTED));
         checks.extend(kernels());
         checks
@@ -293,18 +295,35 @@ impl Machine {
         Check::ok(name, target.to_string_lossy().into_owned())
     }
 
-    fn shim(&self) -> Check {
+    /// The shim, and what XRT finds through it: the driver may be there and XRT's plugin not.
+    fn shim(&self) -> [Check; 2] {
         const NAME: &str = "shim";
+        const DEVICE: &str = "xrt_device";
+        let unknown = Check::unknown(DEVICE, "XRT cannot be asked without the shim");
         let remedy = "compile it where XRT's headers are: g++ -std=c++17 -O2 -fPIC -shared \
                       drafter_xrt.cpp -lxrt_coreutil -o libdrafter_xrt.so (docs/npu.md)";
         let path = match self.files.shim() {
             Ok(path) => path,
-            Err(found) => return Check::failed(NAME, found, remedy),
+            Err(found) => return [Check::failed(NAME, found, remedy), unknown],
         };
-        match xrt_sys::Api::open(&path) {
-            Ok(_) => Check::ok(NAME, path.to_string_lossy()),
-            Err(e) => Check::failed(NAME, e.to_string(), remedy),
-        }
+        let api = match Api::open(&path) {
+            Ok(api) => api,
+            Err(e) => return [Check::failed(NAME, e.to_string(), remedy), unknown],
+        };
+        let device = Device::open(&api, 0).and_then(|device| {
+            let (name, address) = (device.name()?, device.address()?);
+            Ok(format!("{name} at {address}, XRT {}", device.xrt_version()?))
+        });
+        let device = match device {
+            Ok(found) => Check::ok(DEVICE, found),
+            Err(e) => Check::failed(
+                DEVICE,
+                e.to_string(),
+                "where the driver has the device and XRT does not, its plugin for the NPU is missing (Ubuntu \
+                 26.04: libxrt-npu2), or plugin, driver and firmware are not of one release",
+            ),
+        };
+        [Check::ok(NAME, path.to_string_lossy()), device]
     }
 
     fn image(&self) -> Check {
@@ -346,10 +365,6 @@ fn kernels() -> Vec<Check> {
 
 fn read(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -28,6 +28,11 @@ argument!(Outputs, 5, Host);
 // The place of the outputs, in the memory of instructions.
 argument!(WrongMemory, 5, Instructions);
 
+// More than there is a place for.
+argument!(Fourth, 6, Host);
+argument!(Fifth, 7, Host);
+argument!(Sixth, 8, Host);
+
 /// A small product, ready to run.
 struct Ready {
     kernel: Kernel,
@@ -147,6 +152,13 @@ fn arguments_are_checked() {
     refused(&|_, run| run.set_u64(2, 9).unwrap(), "32-bit number of instruction words");
     refused(&|ready, run| run.set_i32(2, ready.words * 4).unwrap(), "more instruction words");
     refused(&|ready, run| run.set_i32(2, ready.words - 4).unwrap(), "instructions: word");
+    refused(&|ready, run| run.set(&ready.kernel.buffer::<Fifth>(64).unwrap()).unwrap(), "a gap");
+    let too_many = |ready: &Ready, run: &mut Run| {
+        run.set(&ready.kernel.buffer::<Fourth>(64).unwrap()).unwrap();
+        run.set(&ready.kernel.buffer::<Fifth>(64).unwrap()).unwrap();
+        run.set(&ready.kernel.buffer::<Sixth>(64).unwrap()).unwrap();
+    };
+    refused(&too_many, "more than 5 buffers");
 
     // Before any argument is set.
     let simulated = Simulated::new(Faults::default());
