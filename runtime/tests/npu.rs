@@ -362,5 +362,11 @@ fn packed_weights_of_a_file_run_as_on_the_cpu() {
     let simulated = Simulated::new(Faults { memlock_bytes: Some(1 << 20), ..Faults::default() });
     let model_on = ModelOnNpu::new(&open(&simulated).unwrap());
     let _target = load(&model_on);
-    assert!(matches!(model_on.load(), Err(Error::Device { hint: Some(_), .. })));
+    let error = model_on.load().unwrap_err();
+    assert!(matches!(error, Error::Device { hint: Some(_), .. }));
+    let (error, bytes) = (error.to_string(), model_on.pack().bytes());
+    assert!(
+        error.contains("temporarily unavailable") && error.contains(&bytes.to_string()),
+        "{error}"
+    );
 }

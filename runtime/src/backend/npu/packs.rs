@@ -46,7 +46,15 @@ impl ModelOnNpu {
     /// # Errors
     /// [`Error::Device`]; [`Error::Formats`] where the weights are damaged; [`Error::Memory`].
     pub fn load(&self) -> Result<(), Error> {
-        self.matrices().iter().try_for_each(|matrix| matrix.load())
+        let matrices = self.matrices();
+        matrices.iter().try_for_each(|matrix| matrix.load()).map_err(|error| match error {
+            Error::Device { device, what, hint } => {
+                let (n, bytes) = (matrices.len(), self.pack().bytes());
+                let what = format!("{what} (the {n} matrices of this model take {bytes} bytes)");
+                Error::Device { device, what, hint }
+            }
+            other => other,
+        })
     }
 }
 
