@@ -4,6 +4,8 @@ mod args;
 mod bench;
 mod cache;
 mod capture;
+mod device;
+mod doctor;
 mod eval;
 pub(crate) mod exit;
 mod link;
@@ -15,6 +17,7 @@ mod port;
 mod profile;
 mod prompt;
 mod run;
+mod selftest;
 mod serve;
 mod summary;
 mod text;
@@ -51,6 +54,8 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Unlink(args) => link::unlink(args, &streams),
         Command::Default(args) => link::default(args, &streams),
         Command::Capture(args) => capture::run(args, &cli.workers, &streams),
+        Command::Doctor(args) => doctor::run(args, &cli.workers, &streams),
+        Command::Selftest(args) => selftest::run(args, &cli.workers, &streams),
         Command::Cache(args) => cache::run(args, &streams),
         Command::Completions { shell } => streams.completions::<Cli>(*shell),
     };

@@ -2,6 +2,7 @@
 
 mod cli;
 mod link;
+mod npu;
 
 use std::process::ExitCode;
 

@@ -7,13 +7,18 @@
 //! for output `o`: `acc = +0`; per group ascending `acc += isum · (s · d)`, where `isum` is the exact
 //! integer sum of `t · q` over the 128 and each of the three operations is rounded once to f32. With
 //! [`ActQuant::F32`](crate::quant::ActQuant::F32): `s · t · x` and its sum in f64, ascending, rounded
-//! to f32 once.
+//! to f32 once. The NPU's arithmetic, [`ActQuant::N16`](crate::quant::ActQuant::N16) and
+//! [`ActQuant::N8`](crate::quant::ActQuant::N8), has its own float part, which
+//! [`aie_kernels::arithmetic`] writes down; [`Npu`] computes no other, and the others compute it too.
 
 mod cpu;
+mod n16;
+pub mod npu;
 mod reference;
 
 pub(crate) use cpu::Memory;
 pub use cpu::{Cpu, Dot, ModelOnCpu};
+pub use npu::{ModelOnNpu, Npu};
 pub use reference::Reference;
 
 use crate::Error;

@@ -123,6 +123,16 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The NPU, or what lies between, does not do what is asked of it.
+    #[error("{device}: {what}")]
+    Device {
+        /// Its name on command lines.
+        device: &'static str,
+        /// What happened.
+        what: String,
+        /// What to do, where that is known.
+        hint: Option<String>,
+    },
     /// The system has no thread for a piece of work.
     #[error("starting a thread: {source}")]
     Thread {

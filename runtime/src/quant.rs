@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `a8` | -127..=127 | `max|x| / 127` |
 //! | `a16` | -32767..=32767 | the power of two that puts `max|x|` into `[2^14, 2^15)` |
+//! | `n16` | as `a16` | as `a16` |
+//! | `n8` | -127..=127 | the power of two that puts `max|x|` into `[2^6, 2^7)` |
 //! | `f32` | none | none: the values themselves, for the oracle |
 //!
 //! `q = round_half_even(x / d)`, a true division, clamped to the range. A block whose `max|x|` is
@@ -13,6 +15,9 @@ mod integers;
 
 pub(crate) use integers::BLOCK_ROWS;
 pub use integers::{Block, Integers, Planes};
+
+use aie_kernels::arithmetic as npu;
+use aie_kernels::layout::ROWS;
 
 use crate::Error;
 use crate::rows::{Rotated, Rows};
@@ -26,13 +31,23 @@ pub enum ActQuant {
     A8,
     /// 16-bit integers.
     A16,
+    /// 16-bit integers with the float part of the NPU.
+    N16,
+    /// 8-bit integers of a power of two, with the float part of the NPU.
+    N8,
     /// No integers: f32 activations, f64 sums. Slow; what the others approximate.
     F32,
 }
 
 impl ActQuant {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::A8, Self::A16, Self::F32];
+    pub const ALL: [Self; 5] = [Self::A8, Self::A16, Self::N16, Self::N8, Self::F32];
+
+    /// Whether it is an arithmetic of the NPU. The CPU computes it too, in plain code.
+    #[must_use]
+    pub fn is_npu(self) -> bool {
+        matches!(self, Self::N16 | Self::N8)
+    }
 
     /// The name on command lines.
     #[must_use]
@@ -40,6 +55,8 @@ impl ActQuant {
         match self {
             Self::A8 => "a8",
             Self::A16 => "a16",
+            Self::N16 => "n16",
+            Self::N8 => "n8",
             Self::F32 => "f32",
         }
     }
@@ -53,7 +70,7 @@ impl std::fmt::Display for ActQuant {
 
 /// The text is not the name of an [`ActQuant`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown arithmetic `{found}`, expected `a8`, `a16` or `f32`")]
+#[error("unknown arithmetic `{found}`, expected `a8`, `a16`, `n16`, `n8` or `f32`")]
 pub struct ParseActQuantError {
     found: String,
 }
@@ -80,6 +97,8 @@ pub struct Activations {
 #[derive(Debug, Clone, PartialEq)]
 enum Values {
     Integers(Integers),
+    /// Blocks of at most 8 rows.
+    Npu(Vec<npu::Activations>),
     /// `[n, width]`.
     Floats(Vec<f32>),
 }
@@ -102,6 +121,8 @@ impl Activations {
             ActQuant::F32 => Values::Floats(x.data().to_vec()),
             ActQuant::A8 => Values::Integers(Integers::new(x, Planes::One)),
             ActQuant::A16 => Values::Integers(Integers::new(x, Planes::Two)),
+            ActQuant::N16 => Values::Npu(npu_blocks(x, npu::Mode::N16)?),
+            ActQuant::N8 => Values::Npu(npu_blocks(x, npu::Mode::N8)?),
         };
         Ok(Self { act, n, width, values })
     }
@@ -129,7 +150,16 @@ impl Activations {
     pub fn integers(&self) -> Option<&Integers> {
         match &self.values {
             Values::Integers(integers) => Some(integers),
-            Values::Floats(_) => None,
+            Values::Npu(_) | Values::Floats(_) => None,
+        }
+    }
+
+    /// The rows for the NPU, in blocks of at most 8; nothing if the arithmetic is another one.
+    #[must_use]
+    pub fn npu(&self) -> Option<&[npu::Activations]> {
+        match &self.values {
+            Values::Npu(blocks) => Some(blocks),
+            Values::Integers(_) | Values::Floats(_) => None,
         }
     }
 
@@ -140,10 +170,17 @@ impl Activations {
     #[must_use]
     pub fn floats(&self, i: usize) -> Option<&[f32]> {
         match &self.values {
-            Values::Integers(_) => None,
+            Values::Integers(_) | Values::Npu(_) => None,
             Values::Floats(x) => Some(&x[i * self.width..(i + 1) * self.width]),
         }
     }
+}
+
+fn npu_blocks(x: &Rows<Rotated>, mode: npu::Mode) -> Result<Vec<npu::Activations>, Error> {
+    let blocks = x.data().chunks(ROWS * x.width());
+    let block = |x_of: &[f32]| npu::Activations::new(x_of, x.width(), mode);
+    let blocks: Result<_, npu::OperandError> = blocks.map(block).collect();
+    blocks.map_err(|e| Error::Device { device: "npu", what: e.to_string(), hint: None })
 }
 
 fn first_non_finite(x: &[f32]) -> Option<usize> {

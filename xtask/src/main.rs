@@ -1,5 +1,6 @@
 //! `cargo xtask`: developer tasks.
 
+mod bindings;
 mod demo;
 
 use std::io::Write as _;
@@ -28,6 +29,12 @@ enum Task {
     Aie(Aie),
     /// Build `ternarize`, run it on the committed fixture, and verify what it wrote.
     Demo,
+    /// Make the Rust declarations of the C interface over XRT; needs libclang.
+    Bindings {
+        /// Only compare them with what is there.
+        #[arg(long)]
+        check: bool,
+    },
     /// Write a drafter of seeded noise: `model.safetensors` and `config.json`.
     Fixture {
         /// Dimensions: a tiny drafter for tests, or those of the published one (3.8 GB).
@@ -142,6 +149,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         }
         Task::Aie(Aie::Build { .. }) => Ok(()),
         Task::Demo => demo::run(),
+        Task::Bindings { check } => bindings::run(check),
         Task::Fixture { shape, output, seed, dtype, force } => {
             let options = fixture::Options { shape, seed, dtype, force };
             let written = fixture::write(&output, &options)

@@ -8,9 +8,9 @@ use command_line::args::Workers;
 use command_line::exit::reading;
 use formats::dflash2::drafter as file;
 use formats::shown_path;
-use runtime::backend::{Dot, ModelOnCpu};
+use runtime::backend::{Backend, Dot, ModelOnCpu, ModelOnNpu};
 use runtime::drafter::Drafter;
-use runtime::pack_cache::SourceFile;
+use runtime::pack_cache::{Pack, SourceFile};
 use runtime::quant::ActQuant;
 use runtime::target::Target;
 
@@ -27,6 +27,35 @@ pub(crate) struct Models {
     pub(crate) load_ms: f64,
 }
 
+/// What multiplies the matrices of one model, and can be given packed weights for them.
+pub(crate) trait OneModel: Backend {
+    /// The matrices that were taken over until now.
+    fn pack(&self) -> Pack;
+
+    /// Puts the weights where they are multiplied.
+    fn load(&self) -> Result<(), runtime::Error>;
+}
+
+impl OneModel for ModelOnCpu {
+    fn pack(&self) -> Pack {
+        Self::pack(self)
+    }
+
+    fn load(&self) -> Result<(), runtime::Error> {
+        Ok(())
+    }
+}
+
+impl OneModel for ModelOnNpu {
+    fn pack(&self) -> Pack {
+        Self::pack(self)
+    }
+
+    fn load(&self) -> Result<(), runtime::Error> {
+        Self::load(self)
+    }
+}
+
 impl Models {
     /// Loads the target, and the drafter if there is one and it is wanted, with their packed weights.
     pub(crate) fn load(
@@ -36,13 +65,26 @@ impl Models {
         draft: bool,
         packs: &Packs<'_>,
     ) -> anyhow::Result<Self> {
+        let backend = || on_cpu(workers);
+        Self::load_on(&backend, pair, act, workers, draft, used(packs, act))
+    }
+
+    /// [`Models::load`] on other backends than the CPU's; each model has one.
+    pub(crate) fn load_on<B: OneModel>(
+        backend: &dyn Fn() -> B,
+        pair: &Pair,
+        act: ActQuant,
+        workers: &Workers,
+        draft: bool,
+        packs: Option<&Packs<'_>>,
+    ) -> anyhow::Result<Self> {
         let begin = Instant::now();
-        let target = open_target(&pair.target, act, workers, packs)?;
+        let target = load_target(&backend(), &pair.target, act, workers, packs)?;
         let drafter = match pair.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
                 let config = pair.drafter_config.as_deref();
-                Some(open_drafter(path, config, &target, act, workers, packs)?)
+                Some(load_drafter(&backend(), path, config, &target, act, workers, packs)?)
             }
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })
@@ -56,13 +98,7 @@ pub(crate) fn open_target(
     workers: &Workers,
     packs: &Packs<'_>,
 ) -> anyhow::Result<Target> {
-    let backend = ModelOnCpu::new(Dot::detect(workers.isa()));
-    let packs = used(packs, act);
-    let before = packs.and_then(|packs| packs.sources(&target_files(path).unwrap_or_default()));
-    let target = Target::open(path, act, workers.isa(), &backend)
-        .map_err(|e| advised(reading(path, e), target_advice(path)))?;
-    attach(packs, path, &backend, before)?;
-    Ok(target)
+    load_target(&on_cpu(workers), path, act, workers, used(packs, act))
 }
 
 /// Loads a drafter for a target, with its packed weights.
@@ -74,34 +110,63 @@ pub(crate) fn open_drafter(
     workers: &Workers,
     packs: &Packs<'_>,
 ) -> anyhow::Result<Drafter> {
-    let backend = ModelOnCpu::new(Dot::detect(workers.isa()));
-    let packs = used(packs, act);
+    load_drafter(&on_cpu(workers), path, config, target, act, workers, used(packs, act))
+}
+
+fn on_cpu(workers: &Workers) -> ModelOnCpu {
+    ModelOnCpu::new(Dot::detect(workers.isa()))
+}
+
+/// The scalar forms multiply what is in the file.
+fn used<'a>(packs: &'a Packs<'a>, act: ActQuant) -> Option<&'a Packs<'a>> {
+    Some(packs).filter(|_| act != ActQuant::F32 && !act.is_npu())
+}
+
+fn load_target(
+    backend: &impl OneModel,
+    path: &Path,
+    act: ActQuant,
+    workers: &Workers,
+    packs: Option<&Packs<'_>>,
+) -> anyhow::Result<Target> {
+    let before = packs.and_then(|packs| packs.sources(&target_files(path).unwrap_or_default()));
+    let target = Target::open(path, act, workers.isa(), backend)
+        .map_err(|e| advised(reading(path, e), target_advice(path)))?;
+    attach(packs, path, backend, before)?;
+    Ok(target)
+}
+
+fn load_drafter(
+    backend: &impl OneModel,
+    path: &Path,
+    config: Option<&Path>,
+    target: &Target,
+    act: ActQuant,
+    workers: &Workers,
+    packs: Option<&Packs<'_>>,
+) -> anyhow::Result<Drafter> {
     let refused = |e| advised(reading(path, e), drafter_advice(path));
     let opened = file::Drafter::open(path, config).map_err(|e| refused(e.into()))?;
     let before = packs.and_then(|packs| packs.sources(&drafter_files(&opened)));
     let opened = opened.mapped().map_err(|e| refused(e.into()))?;
-    let drafter = Drafter::load(&opened, target, act, workers.isa(), &backend).map_err(refused)?;
-    attach(packs, path, &backend, before)?;
+    let drafter = Drafter::load(&opened, target, act, workers.isa(), backend).map_err(refused)?;
+    attach(packs, path, backend, before)?;
     Ok(drafter)
 }
 
-/// The oracle multiplies what is in the file.
-fn used<'a>(packs: &'a Packs<'a>, act: ActQuant) -> Option<&'a Packs<'a>> {
-    Some(packs).filter(|_| act != ActQuant::F32)
-}
-
-/// Gives a model its packed weights; `sources` are its files as they were before it was opened.
+/// Gives a model its packed weights and puts them where they are multiplied; `sources` are its files as they were before it was opened.
 fn attach(
     packs: Option<&Packs<'_>>,
     path: &Path,
-    backend: &ModelOnCpu,
+    backend: &impl OneModel,
     sources: Option<Vec<SourceFile>>,
 ) -> anyhow::Result<()> {
     let attached = packs.map(|packs| packs.attach(path, &backend.pack(), sources));
     attached.unwrap_or(Ok(())).map_err(|e| match e.downcast::<runtime::Error>() {
         Ok(error) => reading(path, error),
         Err(other) => other,
-    })
+    })?;
+    backend.load().map_err(|e| reading(path, e))
 }
 
 /// Most drafts of a round: what is wanted, as far as the drafter's block has so many. None without a

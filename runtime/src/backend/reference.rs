@@ -4,7 +4,7 @@
 //! multiplied with all rows of activations, by the threads of the current rayon pool. Faster kernels
 //! are right if and only if they give the bits of this one.
 
-use super::{Backend, Prepared};
+use super::{Backend, Prepared, n16};
 use crate::Error;
 use crate::parallel::by_output;
 use crate::quant::Activations;
@@ -25,6 +25,9 @@ impl Prepared for TernaryMatrix {
     fn matmul(&self, x: &Activations, out: &mut [f32]) -> Result<(), Error> {
         let (width, n) = (x.width(), x.n());
         assert_eq!((width, out.len()), (self.in_features(), n * self.out_features()));
+        if let Some(blocks) = x.npu() {
+            return n16::multiply(self, blocks, out);
+        }
         let inputs: Vec<Row<'_>> = (0..n).map(|i| Row::of(x, i)).collect();
         by_output(self.out_features(), width, out, |range, out| {
             let mut weights = Weights { t: vec![0; width], s: vec![0.0; width / GROUP] };
