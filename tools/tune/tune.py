@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     add("--hard", type=float, default=0.5, help="share of the likeliest token alone in the label")
     add("--rate", type=float, default=0.016, help="of a matrix, relative to its root mean square")
     add("--scale-rate", type=float, default=1.6e-3, help="of scales, relative to the same")
-    add("--rest-rate", type=float, default=3e-4, help="of norms, base kernels and codebooks")
+    add("--rest-rate", type=float, default=3e-4, help="of norms, base kernels and codebooks; 0 keeps them")
     add("--only", default="", metavar="PART,…", help="tune matrices whose names have a part; others stay as they start")
     add("--held", type=int, default=100, help="files of labels that are kept out, to watch the loss")
     add("--workers", type=int, default=1, help="processes on a CPU")
@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
     add("--bf16", action="store_true", help="products in bf16")
     add("--seed", type=int, default=1)
     add("--save-every", type=int, default=200, help="steps between checkpoints")
+    add("--stop-after", type=int, help="leave after this step, to test going on")
     add("--dry-run", action="store_true", help="say what it costs and end")
     add("--positions", type=float, default=1.7e6, help="with --dry-run: labelled positions")
     add("--tokens-per-round", type=float, default=3.6, help="with --dry-run")
@@ -97,13 +98,15 @@ class Tuned:
             chosen = not parts or any(part in name for part in parts)
             if start is None or not model.is_matrix(name, shape):
                 value = torch.from_numpy(file[stored].astype("float32")).to(torch.get_default_device())
-                self.rest[name] = value.requires_grad_(chosen or not model.is_matrix(name, shape))
+                learnt = chosen if model.is_matrix(name, shape) else options.rest_rate > 0
+                self.rest[name] = value.requires_grad_(learnt)
             elif chosen:
                 self.matrices[name] = model.Matrix(file[stored], *start.matrix(name), start.block)
             else:
                 codes, scales = start.matrix(name)
-                plain = grid.unrotated(name, codes, scales, start.block)
-                self.kept[name] = (codes, scales, torch.from_numpy(plain).to(torch.get_default_device()))
+                plain = torch.from_numpy(grid.unrotated(name, codes, scales, start.block))
+                kind = torch.bfloat16 if options.bf16 else torch.float32
+                self.kept[name] = (codes, scales, plain.to(torch.get_default_device(), kind))
 
     def plain(self) -> dict:
         """The weights of a forward pass: matrices on their grid, the rest as bf16 holds it."""
@@ -131,15 +134,18 @@ class Tuned:
         """For tensors.write: matrices in f32 so that they come back to the grid, the rest in bf16."""
         import grid
 
-        def unrotated(name, matrix):
-            return lambda: grid.unrotated(name, *matrix.coded(), self.block)
+        def unrotated(name, both):
+            return lambda: grid.unrotated(name, *both(), self.block)
 
         def given(value):
             return lambda: value.detach().float().cpu().numpy()
 
         out = {n: ("BF16", tuple(value.shape), given(value)) for n, value in self.rest.items()}
-        out |= {n: ("F32", tuple(m.latent.shape), unrotated(n, m)) for n, m in self.matrices.items()}
-        return out | {n: ("F32", tuple(plain.shape), given(plain)) for n, (_, _, plain) in self.kept.items()}
+        for name, matrix in self.matrices.items():
+            out[name] = ("F32", tuple(matrix.latent.shape), unrotated(name, matrix.coded))
+        for name, (codes, scales, _) in self.kept.items():
+            out[name] = ("F32", codes.shape, unrotated(name, lambda both=(codes, scales): both))
+        return out
 
     def codes(self) -> dict:
         """Codes and scales of every ternary matrix: what the compiler must come to."""
@@ -189,7 +195,7 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
     kind = {
         name: str(value)
         for name, value in sorted(vars(options).items())
-        if name not in ("save_every", "device", "threads", "output", "dry_run")
+        if name not in ("save_every", "stop_after", "device", "threads", "output", "dry_run")
     }
     path = options.output / "state.pt"
     first, history = 0, []
@@ -241,9 +247,11 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
             log(f"step {done}/{options.steps} loss {smooth:.3f}, {pace:.2f} s/step, {left:.1f} min left")
         if done % max(1, options.steps // 5) == 0 or done == options.steps:
             report(done)
-        if rank == 0 and (done % options.save_every == 0 or done == options.steps):
+        if rank == 0 and (done % options.save_every == 0 or done in (options.steps, options.stop_after)):
             state = {"kind": kind, "step": done, "history": history, "optimizer": optimizer.state_dict()}
             save_atomically({**state, "parameters": [value.detach() for value in parameters]}, path)
+        if done == options.stop_after:
+            return
     if rank == 0:
         tensors.write(options.output / "model.safetensors", tuned.tensors())
         if tuned.codes():
