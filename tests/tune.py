@@ -103,9 +103,9 @@ def cost() -> None:
 
 
 def tuned(ternarize: Path, drafter: Path, folder: Path) -> None:
-    """Two steps on six answers, in one go and stopped between them, and of a float drafter."""
+    """Two steps on nine answers, in one go and stopped between them, and of a float drafter."""
     lines = (PAIR / "prompts.jsonl").read_text().splitlines()
-    (folder / "prompts.jsonl").write_text("\n".join(lines[:6]) + "\n")
+    (folder / "prompts.jsonl").write_text("\n".join(lines[:9]) + "\n")
     labels = folder / "labels"
     models = ("--target", PAIR / "target.gguf", "--drafter", PAIR / "drafter")
     run(drafter, "capture", *models, "--prompts", folder / "prompts.jsonl", "-n", 24, "--labels", labels)
