@@ -462,6 +462,11 @@ fn no_ternary_form(tensor: &Tensor, fault: GroupFault, base: u64, block: usize) 
             format!("a scale below {}", formats::scale::OVERFLOW),
             format!("{scale:e}, which overflows fp16"),
         ),
+        GroupFault::NotTernary { group, scale, weight } => (
+            group,
+            format!("weights that are ternary in rotation blocks of {block}"),
+            format!("{weight:e} with the scale {scale:e}; is `--block` that of the tuning?"),
+        ),
         GroupFault::NotFinite { group } => {
             let first = (base + (group * GROUP) as u64) / block as u64 * block as u64;
             let mut stored = vec![0.0; block];

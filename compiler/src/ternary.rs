@@ -46,11 +46,20 @@ pub enum Rule {
     Absmean,
     /// Ternary weight networks: support |w| > 0.7 mean |w|, `s` = mean |w| over it.
     Twn,
+    /// The optimum of weights that are ternary already: each must be within
+    /// [`Rule::TOLERANCE`] scales of its code's value, or the group is a fault. What a
+    /// tuner exported keeps its codes and scales, or is refused.
+    Ternary,
 }
 
 impl Rule {
     /// All rules, in the order they are listed to users.
-    pub const ALL: [Self; 3] = [Self::Optimal, Self::Absmean, Self::Twn];
+    pub const ALL: [Self; 4] = [Self::Optimal, Self::Absmean, Self::Twn, Self::Ternary];
+
+    /// How far a weight may be from its code's value under [`Rule::Ternary`], in scales:
+    /// far above what rotating there and back in f32 does, and an eighth of half a step of
+    /// the grid of scales, so that a mean cannot round to a neighbour.
+    pub const TOLERANCE: f64 = 1.0 / 4096.0;
 
     /// The name on the command line and in reports.
     #[must_use]
@@ -59,6 +68,7 @@ impl Rule {
             Self::Optimal => "optimal",
             Self::Absmean => "absmean",
             Self::Twn => "twn",
+            Self::Ternary => "ternary",
         }
     }
 }
@@ -82,7 +92,7 @@ impl FromStr for Rule {
 
 /// A rule name that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown rule `{0}`: expected optimal, absmean or twn")]
+#[error("unknown rule `{0}`: expected optimal, absmean, twn or ternary")]
 pub struct UnknownRule(String);
 
 /// A group that has no ternary form.
@@ -105,6 +115,16 @@ pub enum GroupFault {
         /// The scale, rounded to the grid's digits.
         scale: f64,
     },
+    /// A weight is not `-s`, 0 or `s` with the group's scale `s` ([`Rule::Ternary`]).
+    #[error("group {group} is not ternary: its scale is {scale}, and a weight {weight}")]
+    NotTernary {
+        /// Index of the group from the start of the given values.
+        group: usize,
+        /// The scale of the optimum.
+        scale: f32,
+        /// The first weight that is none of the three.
+        weight: f32,
+    },
 }
 
 impl GroupFault {
@@ -113,6 +133,7 @@ impl GroupFault {
         match self {
             Self::NotFinite { .. } => Self::NotFinite { group: 0 },
             Self::Overflow { scale, .. } => Self::Overflow { group: 0, scale },
+            Self::NotTernary { scale, weight, .. } => Self::NotTernary { group: 0, scale, weight },
         }
     }
 }
@@ -181,8 +202,28 @@ impl Ternarizer {
             },
             Rule::Absmean => reference::groups(reference::absmean, values, codes, scales, stats),
             Rule::Twn => reference::groups(reference::twn, values, codes, scales, stats),
+            Rule::Ternary => {
+                Self::new(Rule::Optimal, self.isa).groups(values, codes, scales, stats)?;
+                refuse_others(values, codes, scales)
+            }
         }
     }
+}
+
+/// Refuses weights that are not within [`Rule::TOLERANCE`] of what their codes and scales say.
+fn refuse_others(values: &[f32], codes: &[u8], scales: &[f16]) -> Result<(), GroupFault> {
+    for (group, (w, scale)) in values.chunks_exact(GROUP).zip(scales).enumerate() {
+        let scale = scale.to_f32();
+        let s = f64::from(scale);
+        for (i, &weight) in w.iter().enumerate() {
+            let code = codes[(group * GROUP + i) / 4] >> (2 * (i % 4)) & 3;
+            let value = s * (f64::from(code) - 1.0);
+            if (f64::from(weight) - value).abs() > Rule::TOLERANCE * s {
+                return Err(GroupFault::NotTernary { group, scale, weight });
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! The optimum, where it is known: drafters that are ternary already, Gaussian
 //! weights, and search through everything.
 
+use std::collections::BTreeMap;
+use std::process::Command;
+
 use formats::dflash2::names::TensorSpec;
 use formats::safetensors::Dtype;
 use formats::{GROUP, TernaryRows, scale};
@@ -12,7 +15,9 @@ use serde_json::json;
 
 use compiler::ternary::{Rule, Stats, Ternarizer};
 
-use crate::harness::{Case, Model, decode, exact, mini_config};
+use crate::harness::{
+    BLOCK, Case, Model, Run, decode, dims, exact, mini_config, program, rotate_back,
+};
 
 #[test]
 fn an_exactly_ternary_drafter_comes_back_bit_for_bit() {
@@ -130,4 +135,75 @@ fn what_was_read_as_zero_is_written_as_zero() {
     }
     assert_eq!(report["total"]["relative_error"], 0.0);
     assert_eq!(report["total"]["zero_share"], 1.0);
+}
+
+/// Drafters as a tuner exports them: groups of zeros among others, scales that lie far apart.
+fn tuned(spread: i32) -> (Model, BTreeMap<String, TernaryRows>) {
+    let mut rng = ChaCha8Rng::seed_from_u64(23);
+    let mut matrices = BTreeMap::new();
+    let model = Model::new(mini_config(), Dtype::F32, |spec| {
+        if !spec.role.is_matrix() {
+            return vec![1.0; spec.parameters() as usize];
+        }
+        let [out, inputs] = dims(spec);
+        let mut rows = TernaryRows::zeroed(out, inputs);
+        let mut values = vec![0.0; out * inputs];
+        for (r, row) in values.chunks_exact_mut(inputs).enumerate() {
+            for g in 0..inputs / GROUP {
+                // A scale of nothing but zeros says nothing: it is 0.
+                if (r + g) % 5 == 0 {
+                    continue;
+                }
+                let exponent = (rng.next_u32() % 256) as i32 * (spread + 1) / 256 - 8;
+                let scale = (128 + rng.next_u32() % 128) as f32 / 128.0 * 2f32.powi(exponent);
+                rows.set_scale(r, g, f16::from_f32(scale));
+                for k in g * GROUP..(g + 1) * GROUP {
+                    rows.set_code(r, k, (rng.next_u32() % 3) as u8);
+                }
+            }
+            rows.dequantize_row(r, row);
+            row.chunks_exact_mut(BLOCK).for_each(rotate_back);
+        }
+        matrices.insert(spec.name.clone(), rows);
+        values
+    });
+    (model, matrices)
+}
+
+#[test]
+fn what_a_tuner_exports_keeps_its_codes_and_scales() {
+    for spread in [0, 6] {
+        let (model, expected) = tuned(spread);
+        let case = Case::new(&model);
+        for rule in ["ternary", "optimal"] {
+            let name = format!("{rule}.gguf");
+            case.ternarize(&[&name], &["--rule", rule]).ok();
+            assert!(decode(&case.out(&name)) == expected, "{rule}, {spread}");
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_not_ternary_yet_are_refused_by_the_rule_for_those_that_are() {
+    let rule = ["--rule=ternary"];
+    let case = Case::new(&Model::noise(mini_config(), Dtype::F32, 5));
+    let parts = ["hidden_projection", "group 0:", "ternary in rotation blocks of 256", "--block"];
+    case.ternarize(&["m.gguf"], &rule).refused(3, &parts);
+    // Another rotation, or a single weight that moved.
+    let (model, _) = tuned(0);
+    let case = Case::new(&model);
+    let mut other = Command::new(program());
+    other.arg(case.weights()).args(["--rule=ternary", "--block=128", "-o"]).arg(case.out("m.gguf"));
+    Run::of(other).refused(3, &["rotation blocks of 128"]);
+    let moved = model.with("fc.weight", |t| t.edit(Dtype::F32, |values| values[300] += 1e-2));
+    Case::new(&moved).ternarize(&["m.gguf"], &rule).refused(3, &["`fc.weight`", "group 2:"]);
+    assert!(case.made().is_empty());
+}
+
+#[test]
+fn the_rule_for_ternary_weights_takes_no_calibration() {
+    let (model, _) = tuned(0);
+    let case = Case::new(&model);
+    let run = case.ternarize(&["m.gguf"], &["--rule=ternary", "--calib=prior"]);
+    run.refused(2, &["--rule ternary", "--calib"]);
 }

@@ -9,6 +9,6 @@ mod program;
 
 pub(crate) use case::Case;
 pub(crate) use decode::{decode, group_of, patch};
-pub(crate) use exact::{BLOCK, exact};
+pub(crate) use exact::{BLOCK, exact, rotate_back};
 pub(crate) use model::{Model, Stored, dims, mini_config, read};
 pub(crate) use program::{Run, program, run, sha256};

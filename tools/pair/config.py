@@ -79,6 +79,8 @@ class Drafter:
     conv_group: int = 16
     rank: int = 64
     top_k: int = 15
+    vocab: int = VOCAB
+    mask: int = MASK
 
 
 TARGET = Target()

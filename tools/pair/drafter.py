@@ -11,7 +11,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from config import BLOCK, DRAFTER, MASK, VOCAB, Drafter
+from config import BLOCK, DRAFTER, Drafter
 from target import norm, rope, rope_table
 
 
@@ -19,8 +19,8 @@ def shapes(c: Drafter = DRAFTER) -> dict[str, tuple[int, ...]]:
     groups = c.hidden // c.conv_group
     out = {
         "candidate_selector.hidden_projection.weight": (c.rank, c.hidden),
-        "candidate_selector.predecessor_codebook": (VOCAB, c.rank),
-        "candidate_selector.successor_codebook": (VOCAB, c.rank),
+        "candidate_selector.predecessor_codebook": (c.vocab, c.rank),
+        "candidate_selector.successor_codebook": (c.vocab, c.rank),
         "fc.weight": (c.hidden, len(c.taps) * c.hidden),
         "hidden_norm.weight": (c.hidden,),
         "norm.weight": (c.hidden,),
@@ -100,7 +100,7 @@ def blocks(
     tokens, `anchors` their positions; kv comes from `context` from position 0.
     """
     sequences, count = tokens.shape
-    ids = torch.full((sequences, count, c.block), MASK, dtype=torch.long)
+    ids = torch.full((sequences, count, c.block), c.mask, dtype=torch.long)
     ids[..., 0] = tokens
     x = table[ids]
     length = kv[0][0].shape[2]

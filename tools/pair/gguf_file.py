@@ -4,6 +4,7 @@ Own code, because the `gguf` package knows neither PQ2_0 (142) nor PTQ1_0 (143);
 check_files.py reads the result back with that package.
 """
 
+import mmap
 import struct
 from pathlib import Path
 
@@ -110,7 +111,8 @@ class Reader:
     """All keys and tensors of a file. `weight` gives stored values as f64, not un-rotated."""
 
     def __init__(self, path: Path) -> None:
-        self.data = path.read_bytes()
+        with path.open("rb") as file:
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.at = 0
         assert self._take("<4s") == b"GGUF" and self._take("<I") == 3
         n_tensors, n_keys = self._take("<Q"), self._take("<Q")
@@ -150,15 +152,21 @@ class Reader:
             return [self._read(inner) for _ in range(count)]
         return self._take(next(form for n, form in _SCALARS.values() if n == number))
 
-    def stored(self, name: str) -> bytes:
+    def stored(self, name: str, first: int = 0, rows: int | None = None) -> bytes:
+        """The bytes of a tensor, or of some of its rows."""
         number, shape, offset = self.tensors[name]
-        count = int(np.prod(shape))
-        size = {F32: 4 * count, BF16: 2 * count, PQ2_0: 34 * count // 128, PTQ1_0: 28 * count // 128}
-        return self.data[self.base + offset : self.base + offset + size[number]]
+        row = int(np.prod(shape[1:]))
+        size = {F32: 4 * row, BF16: 2 * row, PQ2_0: 34 * row // 128, PTQ1_0: 28 * row // 128}[number]
+        begin = self.base + offset + first * size
+        return self.data[begin : begin + (shape[0] if rows is None else rows) * size]
 
     def weight(self, name: str) -> np.ndarray:
+        return self.rows(name, 0, self.tensors[name][1][0])
+
+    def rows(self, name: str, first: int, count: int) -> np.ndarray:
+        """Stored values of `count` rows from `first` on, as f64."""
         number, shape, _ = self.tensors[name]
-        data = self.stored(name)
+        data = self.stored(name, first, count)
         if number == F32:
             values = np.frombuffer(data, "<f4").astype(np.float64)
         elif number == BF16:
@@ -167,7 +175,7 @@ class Reader:
         else:
             codes, scales = from_pq2_0(data) if number == PQ2_0 else from_ptq1_0(data)
             values = codes.astype(np.float64) * scales.astype(np.float64)[:, None]
-        return values.reshape(shape)
+        return values.reshape(count, *shape[1:])
 
 
 def transcode_to_ptq1_0(source: Path, path: Path) -> None:

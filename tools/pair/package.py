@@ -18,6 +18,8 @@ from tokenizers import Tokenizer
 from config import DRAFTER, TARGET, VOCAB
 from data import CLASSES, Corpus
 from evaluate import held_prompts
+from training_prompts import lines as training_lines
+from training_prompts import training_prompts
 from util import log
 
 
@@ -66,6 +68,8 @@ def main() -> None:
     prompts = held_prompts(Corpus(work), tokenizer, evaluation["prompts"] // len(CLASSES))
     lines = [json.dumps({"class": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
+    training = training_prompts(Corpus(work), [one["prompt"] for one in prompts], 60, 77)
+    (folder / "training-prompts.jsonl").write_text(training_lines(training), encoding="utf-8")
 
     corpus, target, drafter = (record(work, f"{n}.json") for n in ("corpus", "target", "drafter"))
     generated = record(work, "generate.json")

@@ -56,7 +56,9 @@ pub(crate) fn round(
         match solver.solve(&h, run) {
             Ok(losses) => parts[unit].losses = losses,
             Err(found) => {
-                let (GroupFault::NotFinite { group } | GroupFault::Overflow { group, .. }) = found;
+                let (GroupFault::NotFinite { group }
+                | GroupFault::Overflow { group, .. }
+                | GroupFault::NotTernary { group, .. }) = found;
                 let per_row = n / GROUP;
                 let at = group / per_row * cols + unit * n + group % per_row * GROUP;
                 if fault.is_none_or(|(first, _)| at < first) {

@@ -104,8 +104,9 @@ pub(crate) struct TernarizeArgs {
     /// Target GGUF or tokenizer.json whose tokenizer goes into GGUF outputs
     #[arg(long, value_name = "PATH")]
     pub(crate) tokenizer: Option<PathBuf>,
-    /// How scales and codes are chosen: `optimal` is the least-squares optimum,
-    /// the others are for comparison
+    /// How scales and codes are chosen: `optimal` is the least-squares optimum; `ternary` keeps
+    /// weights that are ternary in these rotation blocks already, as a tuner exports them, and
+    /// refuses others; `absmean` and `twn` are for comparison
     #[arg(long, value_name = "RULE", default_value = "optimal", env = "TERNARIZE_RULE")]
     pub(crate) rule: Rule,
     /// Fit codes and scales to the inputs of the matrices: a file of `drafter capture`, or

@@ -46,7 +46,7 @@ pub(crate) fn exact(config: Value, seed: u64) -> (Model, BTreeMap<String, Ternar
 }
 
 /// The rotation is its own inverse. In f64, by the definition's butterflies.
-fn rotate_back(block: &mut [f32]) {
+pub(crate) fn rotate_back(block: &mut [f32]) {
     let mut x: Vec<f64> = block.iter().map(|v| f64::from(*v)).collect();
     let mut half = 1;
     while half < BLOCK {
