@@ -91,9 +91,10 @@ impl Plan<'_> {
         let timings = Timings { convert, hash, sync };
         let outcome = Outcome { tensors, input_sha256, output_sha256, timings };
         if let Some(report) = &files.report {
-            let json = serde_json::to_vec_pretty(&Report::new(self, &outcome))
+            let bytes = Report::new(self, &outcome)
+                .for_file(report.path())
                 .map_err(|e| Error::write("writing", report.path(), e.into()))?;
-            report.write_at(0, &json)?;
+            report.write_at(0, &bytes)?;
             report.sync()?;
         }
         files.publish(self.options.force)?;

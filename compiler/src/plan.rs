@@ -37,7 +37,7 @@ pub struct Options {
     pub round_scales: bool,
     /// Further files that were read for this run, which no output may replace.
     pub other_inputs: Vec<PathBuf>,
-    /// Where the report goes, as JSON.
+    /// Where the report goes: a page where the name ends in `.html`, JSON otherwise.
     pub report: Option<PathBuf>,
     /// Replace existing outputs.
     pub force: bool,

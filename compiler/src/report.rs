@@ -1,6 +1,7 @@
 //! The report of a run: what went in, what came out, how good it is.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use formats::dflash2::drafter::Drafter;
 use serde::Serialize;
@@ -9,6 +10,8 @@ use crate::calibrated::{Bank, Facts, Losses, Moments};
 use crate::pipeline::{Outcome, TensorOutcome};
 use crate::plan::Plan;
 use crate::ternary::Stats;
+
+mod page;
 
 /// Version of the report's keys.
 pub const SCHEMA: u32 = 1;
@@ -174,6 +177,17 @@ pub struct Other {
 }
 
 impl Report {
+    /// The bytes of a file of this name: a page where it ends in `.html`, JSON otherwise.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub(crate) fn for_file(&self, path: &Path) -> serde_json::Result<Vec<u8>> {
+        if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("html")) {
+            return Ok(page::html(self).into_bytes());
+        }
+        serde_json::to_vec_pretty(self)
+    }
+
     /// The report of a finished run.
     #[must_use]
     pub fn new(plan: &Plan<'_>, outcome: &Outcome) -> Self {

@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod cache;
 mod capture;
+mod eval;
 pub(crate) mod exit;
 mod link;
 mod memory;
@@ -42,6 +43,7 @@ fn run(cli: &Cli) -> ExitCode {
         Command::Run(args) => run::run(args, &cli.workers, &streams),
         Command::VerifyExact(args) => verify_exact::run(args, &cli.workers, &streams),
         Command::Bench(args) => bench::run(args, &cli.workers, &streams),
+        Command::Eval(args) => eval::run(args, &cli.workers, &streams),
         Command::Serve(args) => serve::run(args, &cli.workers, &streams),
         Command::Link(args) => link::link(args, &cli.workers, &streams),
         Command::List => link::list(&streams),

@@ -43,6 +43,7 @@ pub mod stats;
 pub mod swiglu;
 pub mod target;
 pub mod text;
+pub mod walk;
 pub mod weights;
 pub mod work;
 

@@ -8,10 +8,14 @@
 //! * tokens per round, untrimmed: what the target agreed with counts although a stop ended the answer
 //!   before it; the figure that published benchmarks give.
 
+mod bootstrap;
+mod identity;
 mod timings;
 
 use crate::round::Generated;
 
+pub use bootstrap::{Bootstrap, Counts, Estimate};
+pub use identity::{Fault, Identity, check_rounds};
 pub use timings::{Drafts, SpecStatus, Timings};
 
 /// Drafts over the rounds of one request, or of several.

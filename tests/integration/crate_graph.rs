@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
 /// Which crates of the workspace a crate is built from.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("hadamard", &[]),
     ("formats", &[]),
     // Its simulator must not be able to call the runtime or the transform.
     ("aie-kernels", &[]),
+    ("report", &[]),
     ("command-line", &["formats", "hadamard"]),
-    ("compiler", &["command-line", "formats", "hadamard"]),
+    ("compiler", &["command-line", "formats", "hadamard", "report"]),
     ("runtime", &["formats", "hadamard"]),
     ("server", &["formats", "hadamard", "runtime"]),
-    ("drafter", &["command-line", "formats", "hadamard", "runtime", "server"]),
+    ("drafter", &["command-line", "formats", "hadamard", "report", "runtime", "server"]),
     ("xtask", &["aie-kernels", "formats", "hadamard"]),
     ("integration-tests", &[]),
 ];

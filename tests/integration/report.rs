@@ -96,6 +96,68 @@ fn the_report_holds_what_was_done() {
 }
 
 #[test]
+fn a_page_shows_what_was_done() {
+    let case = Case::new(&Model::fixture());
+    let path = case.out("<b>report&.html");
+    let option = format!("--report={}", path.display());
+    let report = case.ternarize(&["m.gguf"], &["--json", &option]).ok().json();
+    let page = fs::read_to_string(&path).unwrap();
+    for matrix in report["matrices"].as_array().unwrap() {
+        let error = format!("<td>{:.4}</td>", matrix["relative_error"].as_f64().unwrap());
+        assert!(page.contains(&error), "{error}");
+    }
+    let total = report["total"]["relative_error"].as_f64().unwrap();
+    for part in [
+        &format!("Relative squared error {total:.4}"),
+        "Gaussian optimum: 0.1871",
+        "layer 1",
+        "attention_conv",
+        "hidden_projection",
+        "Scales, layer 0",
+        report["outputs"][0]["sha256"].as_str().unwrap(),
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("http:") && !page.contains("<script") && !page.contains("<b>"));
+    // A conversion has files to show, and no errors.
+    let converted = case.out("again.HTML");
+    let from = case.out("m.gguf");
+    run(&[
+        &"convert",
+        &from,
+        &"-o",
+        &case.out("n.gguf"),
+        &"--format=ptq1_0",
+        &"--report",
+        &converted,
+    ])
+    .ok();
+    let page = fs::read_to_string(converted).unwrap();
+    assert!(page.contains("converted") && page.contains("n.gguf") && !page.contains("Gaussian"));
+}
+
+#[test]
+fn a_page_shows_what_calibration_did() {
+    let case = Case::new(&Model::fixture());
+    let path = case.out("report.html");
+    let option = format!("--report={}", path.display());
+    let more = ["--json", "--calib=prior", &option];
+    let report = case.ternarize(&["m.gguf"], &more).ok().json();
+    let page = fs::read_to_string(&path).unwrap();
+    let matrices = report["matrices"].as_array().unwrap();
+    let calibrated: Vec<&Value> =
+        matrices.iter().map(|m| &m["calibration"]).filter(|c| c.is_object()).collect();
+    assert!((1..matrices.len()).contains(&calibrated.len()));
+    for calibration in calibrated {
+        let [loss, optimal] =
+            ["loss", "optimal_loss"].map(|key| calibration[key].as_f64().unwrap());
+        let cells = format!("<td>{loss:.4}</td><td>{optimal:.4}</td>");
+        assert!(page.contains(&cells), "{cells}");
+    }
+    assert!(page.contains("Calibrated with the weights of the norms"));
+}
+
+#[test]
 fn the_lineage_of_a_gguf_is_that_of_the_report() {
     let case = mini();
     let report = case.ternarize(&["m.gguf"], &["--json"]).ok().json();

@@ -66,7 +66,7 @@ def main() -> None:
     evaluation = record(work, "evaluation.json")
     tokenizer = Tokenizer.from_file(str(work / "tokenizer.json"))
     prompts = held_prompts(Corpus(work), tokenizer, evaluation["prompts"] // len(CLASSES))
-    lines = [json.dumps({"name": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
+    lines = [json.dumps({"class": one["class"], "ids": one["prompt"]}) + "\n" for one in prompts]
     (folder / "prompts.jsonl").write_text("".join(lines), encoding="utf-8")
     training = training_prompts(Corpus(work), [one["prompt"] for one in prompts], 60, 77)
     (folder / "training-prompts.jsonl").write_text(training_lines(training), encoding="utf-8")

@@ -197,7 +197,7 @@ pub(crate) struct Outputs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Write a report (JSON)
+    /// Write a report: a page with charts where FILE ends in .html, otherwise JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Replace existing outputs

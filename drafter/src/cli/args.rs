@@ -15,6 +15,7 @@ use runtime::round::{Coupling, Limits, Sampling};
 
 use super::bench::BenchArgs;
 use super::capture::args::CaptureArgs;
+use super::eval::EvalArgs;
 use crate::link::store::Name;
 
 /// Runs a Bonsai 2 target with a DFlash 2 drafter; speculation changes no token.
@@ -32,7 +33,7 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact, bench, link, cache verify)
+  1    the files are sound, but the answer is no (verify-exact, bench, eval, link, cache verify)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written, or the port is taken
@@ -82,6 +83,11 @@ pub(crate) enum Command {
     /// The target answers prompts, or given text is gone over; rounds start where serving would start them. Saved
     /// while it runs: after an interruption, the same command goes on.
     Capture(CaptureArgs),
+    /// Measures the tokens per round of drafters over suites of prompts, with intervals
+    ///
+    /// Decodes every prompt once, greedily, and lets every drafter propose along that text at every draft
+    /// length. Ends with exit code 1 where the served loop gives other ids or rounds.
+    Eval(EvalArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for

@@ -348,7 +348,7 @@ fn other_tokens(opened: &file::Drafter, target: &Path) -> anyhow::Result<Option<
     Ok(differs.map(|id| format!("token {id} of their tokenizers is another one")))
 }
 
-fn known(path: &Path, whole: bool, streams: &Streams) -> anyhow::Result<Known> {
+pub(super) fn known(path: &Path, whole: bool, streams: &Streams) -> anyhow::Result<Known> {
     let known = Known::now(path, whole, &mut hashing(streams, path));
     streams.progress("");
     known
@@ -367,6 +367,6 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("resolving `{}`", shown_path(path)))
 }
 
-fn is_interruption(error: &anyhow::Error) -> bool {
+pub(super) fn is_interruption(error: &anyhow::Error) -> bool {
     error.is::<Interrupted>()
 }

@@ -10,6 +10,7 @@ use formats::dflash2::drafter as file;
 use formats::shown_path;
 use runtime::backend::{Dot, ModelOnCpu};
 use runtime::drafter::Drafter;
+use runtime::pack_cache::SourceFile;
 use runtime::quant::ActQuant;
 use runtime::target::Target;
 
@@ -36,41 +37,71 @@ impl Models {
         packs: &Packs<'_>,
     ) -> anyhow::Result<Self> {
         let begin = Instant::now();
-        let isa = workers.isa();
-        let backend = || ModelOnCpu::new(Dot::detect(isa));
-        // The oracle multiplies what is in the file.
-        let packs = Some(packs).filter(|_| act != ActQuant::F32);
-        let sources = |files: &[PathBuf]| packs.and_then(|packs| packs.sources(files));
-        let attach = |path: &Path, backend: &ModelOnCpu, sources| {
-            let attached = packs.map(|packs| packs.attach(path, &backend.pack(), sources));
-            attached.unwrap_or(Ok(())).map_err(|e| match e.downcast::<runtime::Error>() {
-                Ok(error) => reading(path, error),
-                Err(other) => other,
-            })
-        };
-
-        let (on_target, path) = (backend(), &pair.target);
-        let before = sources(&target_files(path).unwrap_or_default());
-        let target = Target::open(path, act, isa, &on_target)
-            .map_err(|e| advised(reading(path, e), target_advice(path)))?;
-        attach(path, &on_target, before)?;
+        let target = open_target(&pair.target, act, workers, packs)?;
         let drafter = match pair.drafter.as_deref().filter(|_| draft) {
             None => None,
             Some(path) => {
-                let on_drafter = backend();
                 let config = pair.drafter_config.as_deref();
-                let refused = |e| advised(reading(path, e), drafter_advice(path));
-                let opened = file::Drafter::open(path, config).map_err(|e| refused(e.into()))?;
-                let before = sources(&drafter_files(&opened));
-                let opened = opened.mapped().map_err(|e| refused(e.into()))?;
-                let drafter = Drafter::load(&opened, &target, act, isa, &on_drafter);
-                let drafter = drafter.map_err(refused)?;
-                attach(path, &on_drafter, before)?;
-                Some(drafter)
+                Some(open_drafter(path, config, &target, act, workers, packs)?)
             }
         };
         Ok(Self { target, drafter, load_ms: milliseconds(begin) })
     }
+}
+
+/// Loads a target with its packed weights.
+pub(crate) fn open_target(
+    path: &Path,
+    act: ActQuant,
+    workers: &Workers,
+    packs: &Packs<'_>,
+) -> anyhow::Result<Target> {
+    let backend = ModelOnCpu::new(Dot::detect(workers.isa()));
+    let packs = used(packs, act);
+    let before = packs.and_then(|packs| packs.sources(&target_files(path).unwrap_or_default()));
+    let target = Target::open(path, act, workers.isa(), &backend)
+        .map_err(|e| advised(reading(path, e), target_advice(path)))?;
+    attach(packs, path, &backend, before)?;
+    Ok(target)
+}
+
+/// Loads a drafter for a target, with its packed weights.
+pub(crate) fn open_drafter(
+    path: &Path,
+    config: Option<&Path>,
+    target: &Target,
+    act: ActQuant,
+    workers: &Workers,
+    packs: &Packs<'_>,
+) -> anyhow::Result<Drafter> {
+    let backend = ModelOnCpu::new(Dot::detect(workers.isa()));
+    let packs = used(packs, act);
+    let refused = |e| advised(reading(path, e), drafter_advice(path));
+    let opened = file::Drafter::open(path, config).map_err(|e| refused(e.into()))?;
+    let before = packs.and_then(|packs| packs.sources(&drafter_files(&opened)));
+    let opened = opened.mapped().map_err(|e| refused(e.into()))?;
+    let drafter = Drafter::load(&opened, target, act, workers.isa(), &backend).map_err(refused)?;
+    attach(packs, path, &backend, before)?;
+    Ok(drafter)
+}
+
+/// The oracle multiplies what is in the file.
+fn used<'a>(packs: &'a Packs<'a>, act: ActQuant) -> Option<&'a Packs<'a>> {
+    Some(packs).filter(|_| act != ActQuant::F32)
+}
+
+/// Gives a model its packed weights; `sources` are its files as they were before it was opened.
+fn attach(
+    packs: Option<&Packs<'_>>,
+    path: &Path,
+    backend: &ModelOnCpu,
+    sources: Option<Vec<SourceFile>>,
+) -> anyhow::Result<()> {
+    let attached = packs.map(|packs| packs.attach(path, &backend.pack(), sources));
+    attached.unwrap_or(Ok(())).map_err(|e| match e.downcast::<runtime::Error>() {
+        Ok(error) => reading(path, error),
+        Err(other) => other,
+    })
 }
 
 /// Most drafts of a round: what is wanted, as far as the drafter's block has so many. None without a

@@ -72,15 +72,33 @@ struct Line {
     prompt: Option<String>,
     ids: Option<Vec<u32>>,
     messages: Option<Vec<Value>>,
-    #[serde(rename = "name")]
-    _name: Option<String>,
+    class: Option<String>,
+    name: Option<String>,
+}
+
+/// A prompt of a file, what it is called, and the kind it is counted with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) class: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) prompt: Prompt,
 }
 
 /// The prompts of a JSONL file. Empty lines are skipped.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
+    Ok(read_entries(path)?.into_iter().map(|entry| entry.prompt).collect())
+}
+
+/// The prompts of a JSONL file with their names and classes.
+pub(crate) fn read_entries(path: &Path) -> anyhow::Result<Vec<Entry>> {
     let file = File::open(path).map_err(|e| unreadable(path, &e))?;
-    let mut prompts = Vec::new();
-    for (n, line) in BufReader::new(file.take(MAX_BYTES)).lines().enumerate() {
+    entries(file.take(MAX_BYTES), path)
+}
+
+/// As [`read_entries`], of lines from anywhere; `path` names them in messages.
+pub(crate) fn entries(lines: impl Read, path: &Path) -> anyhow::Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for (n, line) in BufReader::new(lines).lines().enumerate() {
         let at = || format!("`{}`: line {}", shown_path(path), n + 1);
         let line = line.map_err(|e| Input(format!("{}: {e}", at())))?;
         if line.trim().is_empty() {
@@ -89,7 +107,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
         let line: Line = serde_json::from_str(&line)
             .map_err(|e| Input(format!("{}: {e}", at())))
             .context("reading prompts")?;
-        prompts.push(match (line.prompt, line.ids, line.messages) {
+        let prompt = match (line.prompt, line.ids, line.messages) {
             (Some(text), None, None) => Prompt::Text(text),
             (None, Some(ids), None) => Prompt::Ids(ids),
             (None, None, Some(messages)) => {
@@ -101,14 +119,15 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<Prompt>> {
                 let expected = "expected one of `prompt`, `ids` and `messages`";
                 return Err(Input(format!("{}: {expected}", at())).into());
             }
-        });
+        };
+        entries.push(Entry { class: line.class, name: line.name, prompt });
     }
-    if prompts.is_empty() {
+    if entries.is_empty() {
         return Err(
             Input(format!("`{}`: expected prompts, found nothing", shown_path(path))).into()
         );
     }
-    Ok(prompts)
+    Ok(entries)
 }
 
 /// A message of the OpenAI interface.
