@@ -1,6 +1,7 @@
 """Files of `drafter capture --labels`: what the target said, and batches of blocks to learn from."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,29 +25,31 @@ class Batch:
     anchors: torch.Tensor
 
 
+def documents(folder: Path) -> Iterator[tuple[tensors.File, dict]]:
+    """The files of a folder in the order of their names, and what they say of themselves."""
+    for path in sorted(folder.glob("*.safetensors")):
+        file = tensors.File(path)
+        if file.metadata.get("format") != "drafter-labels/1":
+            raise SystemExit(f"{path}: expected labels of `drafter capture --labels`")
+        yield file, json.loads(file.metadata["document"])
+
+
 class Labels:
     """The files of a folder, in the order of their names; read when they are needed."""
 
     def __init__(self, folder: Path, c: Drafter, held: int) -> None:
         self.files, self.first = [], []
-        target = None
-        for path in sorted(folder.glob("*.safetensors")):
-            file = tensors.File(path)
-            if file.metadata.get("format") != "drafter-labels/1":
-                raise SystemExit(f"{path}: expected labels of `drafter capture --labels`")
-            document = json.loads(file.metadata["document"])
+        for file, document in documents(folder):
+            path = file.path
             if tuple(document["target_layer_ids"]) != c.taps:
                 raise SystemExit(f"{path}: expected taps {c.taps}, found {document['target_layer_ids']}")
             if file.shape("taps")[1] != len(c.taps) * c.hidden:
                 raise SystemExit(f"{path}: expected taps of {len(c.taps)} x {c.hidden} values")
-            target = target or document["target_sha256"]
-            if document["target_sha256"] != target:
-                raise SystemExit(f"{path}: labels of another target than the other files'")
             # A block needs a label after its pending token.
             if len(file["anchors"]) and len(file["top_ids"]) > 1:
                 self.files.append(file)
                 self.first.append(document["first"])
-        self.target_sha256 = target
+            self.target_sha256 = document["target_sha256"]
         self.held = min(held, len(self.files) // 8)
         self.count = len(self.files) - self.held
         if self.count < 1:

@@ -53,12 +53,23 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype("<u2")
 
 
-def write(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], Callable[[], np.ndarray]]]) -> None:
-    """Each tensor: "F32" or "BF16", its shape, and what computes its values when they are due."""
-    header: dict = {"__metadata__": {"format": "pt"}}
+_WRITTEN = {
+    "F32": lambda values: np.ascontiguousarray(values, "<f4"),
+    "BF16": to_bf16,
+    "I32": lambda values: np.ascontiguousarray(values, "<i4"),
+}
+
+
+def write(
+    path: Path,
+    tensors: dict[str, tuple[str, tuple[int, ...], Callable[[], np.ndarray]]],
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Each tensor: "F32", "BF16" or "I32", its shape, and what computes its values when they are due."""
+    header: dict = {"__metadata__": metadata or {"format": "pt"}}
     offset = 0
     for name, (kind, shape, _) in sorted(tensors.items()):
-        size = int(np.prod(shape)) * {"F32": 4, "BF16": 2}[kind]
+        size = int(np.prod(shape)) * (2 if kind == "BF16" else 4)
         header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -69,5 +80,5 @@ def write(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], Callable[[]
         for name, (kind, shape, values) in sorted(tensors.items()):
             data = values()
             assert data.shape == tuple(shape), f"{name}: {data.shape}, expected {shape}"
-            file.write((to_bf16(data) if kind == "BF16" else np.ascontiguousarray(data, "<f4")).tobytes())
+            file.write(_WRITTEN[kind](data).tobytes())
     partial.replace(path)

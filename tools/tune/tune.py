@@ -14,6 +14,7 @@ the same command. `--dry-run` says what a run costs, and needs no torch.
 """
 
 import argparse
+import hashlib
 import json
 import math
 import shutil
@@ -277,8 +278,14 @@ def main() -> None:
         import torch  # noqa: F401
     except ImportError:
         sys.exit("tuning needs PyTorch: pip install -r tools/tune/requirements.txt")
+    from labels import documents
     from util import run_workers
 
+    with options.target.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    for file, document in documents(options.labels):
+        if document["target_sha256"] != sha256:
+            sys.exit(f"{file.path}: expected labels of `{options.target}`, found those of another target")
     options.output.mkdir(parents=True, exist_ok=True)
     config = weights_of(options.drafter).with_name("config.json")
     json.loads(config.read_text())
