@@ -10,6 +10,8 @@
 //! exact, each sum is rounded once, and denormals are zeros, as on the cores. K is padded to slices of
 //! 512 with scales of zero.
 
+use std::ops::Range;
+
 use crate::layout::{GROUP, GROUPS, ROWS, STRIP_ROWS};
 
 /// Which integers.
@@ -257,6 +259,14 @@ impl Matrix {
     #[must_use]
     pub fn k(&self) -> usize {
         self.k
+    }
+
+    /// Some of its rows.
+    pub(crate) fn strip(&self, rows: Range<usize>) -> Self {
+        let groups = self.k / GROUP;
+        let codes = self.codes[rows.start * self.k..rows.end * self.k].to_vec();
+        let scales = self.scales[rows.start * groups..rows.end * groups].to_vec();
+        Self { rows: rows.len(), k: self.k, codes, scales }
     }
 
     /// The code at (`row`, `k`), 1 (nothing) outside of the matrix.

@@ -11,6 +11,8 @@
 //! results:     [column][strip][core 0..3][4 fields][8 rows][8] f32
 //! ```
 
+use std::ops::Range;
+
 use crate::arithmetic::{Activations, Matrix, OperandError};
 use crate::array::Tile;
 use crate::design::{COLUMNS, CORES, MAX_STRIPS};
@@ -114,10 +116,6 @@ impl Job {
         COLUMNS * self.column_weight_bytes()
     }
 
-    fn column_weight_bytes(&self) -> usize {
-        self.strips() * self.slices() * CORES * STRIP_BYTES
-    }
-
     /// Bytes of activations in memory. They are read once per row group.
     #[must_use]
     pub fn activation_bytes(&self) -> usize {
@@ -212,22 +210,69 @@ impl Job {
             }
         }
         let mut out = vec![0; self.weight_bytes()];
-        let mut strips = out.chunks_exact_mut(STRIP_BYTES);
-        for col in 0..COLUMNS {
-            for (group, n_strips) in self.groups().into_iter().enumerate() {
-                for slice in 0..self.slices() {
-                    for strip in 0..n_strips {
-                        for core in 0..CORES {
-                            let block = group * MAX_STRIPS + strip;
-                            let row = first_row(block, col, core);
-                            let out = strips.next().expect("one for each");
-                            pack_strip(w, row, slice * SLICE_K, out);
-                        }
-                    }
-                }
+        for (col, mut out) in out.chunks_exact_mut(self.column_weight_bytes()).enumerate() {
+            for group in 0..self.groups().len() {
+                let part;
+                (part, out) = out.split_at_mut(self.group_weight_bytes(group));
+                self.pack_group(col, group, part, |rows| Ok(w.strip(rows)))?;
             }
         }
         Ok(out)
+    }
+
+    /// Bytes of a column's weights. The weights are those of all columns, one after the other.
+    #[must_use]
+    pub fn column_weight_bytes(&self) -> usize {
+        self.strips() * self.slices() * CORES * STRIP_BYTES
+    }
+
+    /// Bytes of a row group of a column. The weights of a column are those of its row groups, one after
+    /// the other.
+    #[must_use]
+    pub fn group_weight_bytes(&self, group: usize) -> usize {
+        self.group_strips(group) * self.slices() * CORES * STRIP_BYTES
+    }
+
+    fn group_strips(&self, group: usize) -> usize {
+        self.strips().saturating_sub(group * MAX_STRIPS).min(MAX_STRIPS)
+    }
+
+    /// Writes a row group of a column in the order of `npu-pack/1` over zeros. `strip` gives rows of the
+    /// matrix, at most 32 and perhaps none.
+    ///
+    /// # Errors
+    /// What `strip` says; [`OperandError::Length`] for another number of rows, columns or bytes than
+    /// there must be.
+    pub fn pack_group<E: From<OperandError>>(
+        &self,
+        col: usize,
+        group: usize,
+        out: &mut [u8],
+        strip: impl Fn(Range<usize>) -> Result<Matrix, E>,
+    ) -> Result<(), E> {
+        let n_strips = self.group_strips(group);
+        let length = |what, expected: usize, found: usize| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(OperandError::Length { what, expected, found })
+        };
+        length("bytes of weights", self.group_weight_bytes(group), out.len())?;
+        let (elements, _) = out.as_chunks_mut::<STRIP_BYTES>();
+        for n in 0..n_strips {
+            for core in 0..CORES {
+                let first = first_row(group * MAX_STRIPS + n, col, core).min(self.rows);
+                let rows = first..(first + STRIP_ROWS).min(self.rows);
+                let w = strip(rows.clone())?;
+                length("outputs", rows.len(), w.rows())?;
+                length("columns", self.k, w.k())?;
+                for slice in 0..self.slices() {
+                    let out = &mut elements[(slice * n_strips + n) * CORES + core];
+                    pack_strip(&w, slice * SLICE_K, out);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The values of the results' buffer object, `[live_rows, outputs]`.
@@ -260,16 +305,17 @@ fn first_row(block: usize, col: usize, core: usize) -> usize {
     block * BLOCK_ROWS + (col * CORES + core) * STRIP_ROWS
 }
 
-fn pack_strip(w: &Matrix, row0: usize, k0: usize, out: &mut [u8]) {
+/// A strip's codes and scales of a slice; `w` has the rows of the strip.
+fn pack_strip(w: &Matrix, k0: usize, out: &mut [u8; STRIP_BYTES]) {
     for (c, chunk) in out.chunks_exact_mut(CHUNK_BYTES).enumerate() {
         let k0 = k0 + 256 * c;
         for r in 0..STRIP_ROWS {
             for half in 0..2 {
-                let scale = w.scale(row0 + r, k0 / GROUP + half).to_le_bytes();
+                let scale = w.scale(r, k0 / GROUP + half).to_le_bytes();
                 chunk[2 * (half * 32 + r)..][..2].copy_from_slice(&scale);
             }
             for k in 0..256 {
-                let code = w.code(row0 + r, k0 + k) << (2 * (r / 8));
+                let code = w.code(r, k0 + k) << (2 * (r / 8));
                 chunk[CODES_AT + 8 * k + r % 8] |= code;
             }
         }

@@ -18,7 +18,7 @@ mod reference;
 
 pub(crate) use cpu::Memory;
 pub use cpu::{Cpu, Dot, ModelOnCpu};
-pub use npu::Npu;
+pub use npu::{ModelOnNpu, Npu};
 pub use reference::Reference;
 
 use crate::Error;

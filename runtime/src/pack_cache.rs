@@ -74,6 +74,8 @@ pub struct Pack {
     pub kind: &'static str,
     /// In the order of the file.
     pub items: Vec<Arc<dyn Packable>>,
+    /// Whether products read the packed bytes where they are, so that they should be on large pages.
+    pub read_in_place: bool,
 }
 
 impl Pack {
@@ -215,7 +217,7 @@ impl PackCache {
         let path = self.path_of(pack.kind, &sources);
         let sections = pack.items.iter().map(|item| item.section());
         let header = Header::new(pack.kind, sources, sections);
-        if let Ok(bytes) = map(&path, &header) {
+        if let Ok(bytes) = map(&path, &header, pack.read_in_place) {
             // What died while it wrote goes now, if nobody writes.
             if let Ok(Some(_lock)) = self.try_lock() {
                 self.sweep();
@@ -249,7 +251,7 @@ impl PackCache {
         let _lock = self.lock(on)?;
         self.sweep();
         // Another program may have made it while this one waited.
-        let fault = match map(path, header) {
+        let fault = match map(path, header, pack.read_in_place) {
             Ok(packed) => return Ok((Attached::Found, packed)),
             Err(fault) => fault,
         };
@@ -273,7 +275,8 @@ impl PackCache {
             let _ = fs::remove_file(&partial);
         }
         result?;
-        let packed = map(path, header).map_err(|e| io_at(path)(io::Error::other(e)))?;
+        let packed =
+            map(path, header, pack.read_in_place).map_err(|e| io_at(path)(io::Error::other(e)))?;
         Ok((Attached::Made, packed))
     }
 
@@ -378,7 +381,7 @@ impl Pack {
 }
 
 /// The pack at `path`, mapped, if it is the one that `wanted` describes.
-fn map(path: &Path, wanted: &Header) -> Result<Vec<PackedBytes>, Fault> {
+fn map(path: &Path, wanted: &Header, read_in_place: bool) -> Result<Vec<PackedBytes>, Fault> {
     let pack = PackFile::open(path)?;
     let header = pack.header();
     let differs = |part| Err(Fault::differs(part));
@@ -392,7 +395,7 @@ fn map(path: &Path, wanted: &Header) -> Result<Vec<PackedBytes>, Fault> {
     if header.sections.len() != wanted.sections.len() || !both.all(|(a, b)| a.is_at_place_of(b)) {
         return differs("list of matrices");
     }
-    Ok(pack.map()?)
+    Ok(pack.map(read_in_place)?)
 }
 
 /// The size of the file.

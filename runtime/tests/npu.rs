@@ -13,9 +13,10 @@ use formats::gguf::GgmlType;
 use hadamard::Isa;
 use runtime::Error;
 use runtime::backend::npu::{Need, Options};
-use runtime::backend::{Backend, Npu, Reference};
+use runtime::backend::{Backend, ModelOnNpu, Npu, Reference};
 use runtime::drafter::{Context, Drafter};
 use runtime::kv::KvType;
+use runtime::pack_cache::{Event, PackCache, SourceFile};
 use runtime::quant::ActQuant;
 use runtime::round::{
     DrafterProposer, Generated, Limits, Observer, Sampler, Sampling, Session, Speculation,
@@ -314,4 +315,58 @@ fn the_need_of_locked_memory_is_exact() {
     assert!(used <= bytes && bytes - used < bytes / 20, "{used} {bytes}");
     // Shapes can make room for each other, weights cannot.
     assert!(run(used / 2).is_err());
+}
+
+/// Weights from a pack on disk are those that would be packed at every start.
+#[test]
+fn packed_weights_of_a_file_run_as_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = PackCache::in_dir(dir.path().join("packs"));
+    let model = dir.path().join("model");
+    std::fs::write(&model, "the model that the pack is of").unwrap();
+    let (act, isa) = (ActQuant::N8, Isa::detect());
+    let shape = Shape::mini();
+    let load = |backend: &dyn Backend| {
+        let source = noise(&shape, Storage::Pq2_0, 7).source();
+        Target::load(source, act, isa, backend).unwrap()
+    };
+    let logits = |target: &Target| {
+        let mut state = State::new(target.config(), KvType::F16);
+        bits(target.verify(&mut state, &PROMPT, &[]).unwrap().0.logits.unwrap().data())
+    };
+    let expected = logits(&load(&Reference));
+    for how in ["Made", "Found"] {
+        let (simulated, npu) = sound();
+        let model_on = ModelOnNpu::new(&npu);
+        let target = load(&model_on);
+        let before = simulated.counts().buffer_bytes;
+        let sources = vec![SourceFile::now(&model).unwrap()];
+        let pack = model_on.pack();
+        assert_eq!(pack.kind, "npu-pack/1");
+        let on = &mut |_: Event<'_>| ControlFlow::Continue(());
+        assert_eq!(format!("{:?}", cache.attach(&pack, sources, on).unwrap()), how);
+        model_on.load().unwrap();
+        assert_eq!(simulated.counts().buffer_bytes - before, pack.bytes());
+        assert_eq!(logits(&target), expected, "{how}");
+    }
+    let entries = cache.entries().unwrap();
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].pack.as_ref().unwrap().header().kind, "npu-pack/1");
+
+    // Without a cache they are packed in memory; a device without room says so before any token.
+    let (_simulated, npu) = sound();
+    let model_on = ModelOnNpu::new(&npu);
+    let target = load(&model_on);
+    model_on.load().unwrap();
+    assert_eq!(logits(&target), expected);
+    let simulated = Simulated::new(Faults { memlock_bytes: Some(1 << 20), ..Faults::default() });
+    let model_on = ModelOnNpu::new(&open(&simulated).unwrap());
+    let _target = load(&model_on);
+    let error = model_on.load().unwrap_err();
+    assert!(matches!(error, Error::Device { hint: Some(_), .. }));
+    let (error, bytes) = (error.to_string(), model_on.pack().bytes());
+    assert!(
+        error.contains("temporarily unavailable") && error.contains(&bytes.to_string()),
+        "{error}"
+    );
 }

@@ -1,10 +1,9 @@
 //! `cargo xtask bindings`: Rust declarations of the C interface over XRT, by bindgen.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use sha2::{Digest as _, Sha256};
+use formats::digest::sha256;
 
 fn crate_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/xrt-sys")
@@ -29,15 +28,13 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
 
 fn generate(header: &Path) -> anyhow::Result<String> {
     let bytes = std::fs::read(header).with_context(|| format!("reading `{}`", header.display()))?;
-    let mut sha256 = String::new();
-    for byte in Sha256::digest(&bytes) {
-        write!(sha256, "{byte:02x}")?;
-    }
+    let sha256 = sha256(&bytes);
     let bindings = bindgen::Builder::default()
         .header(header.to_string_lossy())
         .allowlist_item("(drafter_xrt_|DRAFTER_XRT_).*")
         .derive_default(true)
-        .formatter(bindgen::Formatter::Prettyplease)
+        .formatter(bindgen::Formatter::Rustfmt)
+        .rustfmt_configuration_file(Some(crate_folder().join("../../rustfmt.toml")))
         .disable_header_comment()
         .generate()
         .context("running bindgen, which needs libclang (package libclang-dev)")?;

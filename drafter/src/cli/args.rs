@@ -32,11 +32,13 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
-  1    the files are sound, but the answer is no (verify-exact, bench, link, cache verify)
+  1    the files are sound, but the answer is no (verify-exact, bench, link,
+       cache verify, doctor, selftest)
   2    wrong usage
   3    a model or another input is missing, damaged or not supported
   4    the output cannot be written, or the port is taken
-  5    the computation failed: numbers that are none, a changed floating-point environment
+  5    the computation failed: numbers that are none, a changed floating-point environment, a device
+       that is not there or does not do what it is asked
   130  interrupted (143 when terminated, 129 when the terminal went away)";
 
 #[derive(Debug, Subcommand)]
@@ -82,6 +84,17 @@ pub(crate) enum Command {
     /// The target answers prompts, or given text is gone over; rounds start where serving would start them. Saved
     /// while it runs: after an interruption, the same command goes on.
     Capture(CaptureArgs),
+    /// Looks at everything that the NPU needs of this machine
+    ///
+    /// Driver, device, access, locked memory for a pair, XRT and its plugin, firmware, shim, image and
+    /// kernels; what is not as it must be comes with its remedy. Ends with exit code 1 if the NPU cannot
+    /// be used.
+    Doctor(DoctorArgs),
+    /// Multiplies known matrices on a device and compares every bit
+    ///
+    /// All shapes of the kernels with integers and floats, 8 rows together and each alone, and, given a
+    /// pair, output with and without speculation. Ends with exit code 1 if anything differs.
+    Selftest(SelftestArgs),
     /// Prints a completion script
     Completions {
         /// The shell it is for
@@ -139,6 +152,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) models: ModelArgs,
     #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    #[command(flatten)]
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) generation: GenerationArgs,
@@ -166,6 +181,8 @@ pub(crate) struct RunArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Whether to speculate: `auto` does if there is a drafter, `required` fails without one
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(crate) spec: Spec,
@@ -218,6 +235,8 @@ pub(crate) struct ServeArgs {
 pub(crate) struct VerifyExactArgs {
     #[command(flatten)]
     pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Prompts, one JSON object per line: {"prompt": TEXT}, {"messages": […]} or {"ids": […]}
     /// [default: a few built-in ones]
     #[arg(long, value_name = "FILE.jsonl")]
@@ -231,9 +250,9 @@ pub(crate) struct VerifyExactArgs {
     pub(crate) draft_max: Option<RangeInclusive<usize>>,
 }
 
-/// The models and their arithmetic.
+/// A pair: a link, or paths.
 #[derive(Debug, Args)]
-pub(crate) struct ModelArgs {
+pub(crate) struct PairArgs {
     /// A linked pair [default: the default link]
     #[arg(value_name = "LINK", conflicts_with_all = ["target", "drafter", "drafter_config"])]
     pub(crate) link: Option<Name>,
@@ -246,14 +265,102 @@ pub(crate) struct ModelArgs {
     /// Drafter configuration, if it is not beside the drafter
     #[arg(long, value_name = "PATH", requires = "drafter")]
     pub(crate) drafter_config: Option<PathBuf>,
-    /// Integers that meet ternary matrices: a8 or a16; f32 is the slow oracle
-    #[arg(long, value_name = "ACT", default_value = "a8")]
-    pub(crate) act: ActQuant,
+}
+
+impl PairArgs {
+    /// Whether a pair is named.
+    pub(crate) fn is_given(&self) -> bool {
+        self.link.is_some() || self.target.is_some()
+    }
+}
+
+/// The models and their arithmetic.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
+    /// Integers that meet ternary matrices: a8 or a16; n16 or n8, the NPU's, which the CPU computes
+    /// slowly; f32, the slow oracle [default: a8, on the NPU n16]
+    #[arg(long, value_name = "ACT")]
+    pub(crate) act: Option<ActQuant>,
     /// How keys and values are kept
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv: Kv,
     #[command(flatten)]
     pub(crate) packs: PackArgs,
+}
+
+impl ModelArgs {
+    /// The arithmetic on the CPU.
+    pub(crate) fn act(&self) -> ActQuant {
+        self.act.unwrap_or(ActQuant::A8)
+    }
+}
+
+/// What multiplies the ternary matrices.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// What multiplies ternary matrices: `auto` takes the NPU if it can be used, and says why not;
+    /// `npu` fails without it; `npu-sim` is the NPU simulated, for tests: slow
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) npu: NpuArgs,
+}
+
+/// What a session on the NPU needs.
+#[derive(Debug, Args)]
+pub(crate) struct NpuArgs {
+    /// The shim over XRT [default: libdrafter_xrt.so beside this program, or in
+    /// $XDG_DATA_HOME/drafter/npu]
+    #[arg(long, value_name = "FILE", env = "DRAFTER_XRT_SHIM")]
+    pub(crate) xrt_shim: Option<PathBuf>,
+    /// The image of the array [default: drafter-npu2.xclbin, in the same places]
+    #[arg(long, value_name = "FILE", env = "DRAFTER_NPU_IMAGE")]
+    pub(crate) npu_image: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Device {
+    /// The NPU if it can be used, the CPU if not
+    Auto,
+    /// The CPU
+    Cpu,
+    /// The NPU
+    Npu,
+    /// The NPU, simulated
+    NpuSim,
+}
+
+impl Device {
+    /// The name on command lines.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Npu => "npu",
+            Self::NpuSim => "npu-sim",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
+    #[command(flatten)]
+    pub(crate) npu: NpuArgs,
+    /// Look at the machine whose files are below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub(crate) root: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelftestArgs {
+    #[command(flatten)]
+    pub(crate) models: ModelArgs,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
 }
 
 /// Where weights are kept in the order that kernels read.

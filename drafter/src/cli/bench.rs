@@ -98,10 +98,10 @@ pub(crate) fn run(
     let settings = settings(args, &pair)?;
     signals::install().context("installing signal handlers")?;
     let dot = Dot::detect(workers.isa());
-    let before = Machine::measure(dot, args.models.act)?;
+    let before = Machine::measure(dot, args.models.act())?;
     Resident::forget_peak();
     let packs = Packs::of(&args.models.packs, streams);
-    let models = Models::load(&pair, args.models.act, workers, true, &packs)?;
+    let models = Models::load(&pair, args.models.act(), workers, true, &packs)?;
     let prompt = prompt(args, &pair, &models)?;
     let trials = Trials { streams, warmup: args.warmup.into(), trials: args.trials.into() };
     let kv: KvType = args.models.kv.into();
@@ -111,7 +111,7 @@ pub(crate) fn run(
     let mut results = Results::default();
     let ended = measure(args, &tests, &bench, (&prompt, &settings), &mut results)?;
     let resident = Resident::now();
-    let machine = before.best(Machine::measure(dot, args.models.act)?);
+    let machine = before.best(Machine::measure(dot, args.models.act())?);
 
     let same = results.answers.iter().all(|answers| answers.same_tokens);
     let bound = |measured: Measured| {
@@ -125,7 +125,7 @@ pub(crate) fn run(
             schema: SCHEMA,
             target: shown_path(&pair.target),
             drafter: pair.drafter.as_ref().map(shown_path),
-            act: args.models.act.name(),
+            act: args.models.act().name(),
             kv: args.models.kv.name(),
             load_ms: models.load_ms,
             warmup: trials.warmup,

@@ -102,7 +102,7 @@ pub(crate) fn run(
         Usage(format!("--full: `{name}` is no input; they are `all`, `fc`, `layers.0.qkv`, …"))
     })?;
     let packs = Packs::of(&args.models.packs, streams);
-    let mut models = Models::load(&pair, args.models.act, workers, true, &packs)?;
+    let mut models = Models::load(&pair, args.models.act(), workers, true, &packs)?;
     let text = Text::load(&pair.target, models.target.vocab())?;
     let wanted = args.draft_max.map(usize::from);
     let draft_max = models::draft_max(&models, wanted, streams);
@@ -116,7 +116,7 @@ pub(crate) fn run(
     let lineage = calib::Models {
         target_sha256,
         drafter_sha256,
-        act: args.models.act.name().into(),
+        act: args.models.act().name().into(),
         kv: args.models.kv.name().into(),
         block: args.block,
         row_weights: args.weights.of(opened.config.block_size),
@@ -195,7 +195,7 @@ pub(crate) fn run(
         schema: SCHEMA,
         target: shown_path(&pair.target),
         drafter: shown_path(&path),
-        act: args.models.act.name(),
+        act: args.models.act().name(),
         kv: args.models.kv.name(),
         block: args.block,
         output: shown(&args.outputs.output),

@@ -2,14 +2,12 @@
 
 use command_line::Streams;
 use command_line::args::Workers;
-use command_line::exit::{Usage, reading};
-use runtime::backend::Npu;
-use runtime::drafter::Drafter;
+use command_line::exit::Usage;
+use runtime::backend::{ModelOnNpu, Npu};
 use runtime::quant::ActQuant;
-use runtime::target::Target;
 use serde::Serialize;
 
-use super::args::{Device, DeviceArgs, ModelArgs};
+use super::args::{Device, DeviceArgs, ModelArgs, NpuArgs};
 use super::models::Models;
 use super::packs::Packs;
 use super::pair::Pair;
@@ -17,13 +15,20 @@ use crate::link::places::Places;
 use crate::npu;
 use crate::npu::files::Files;
 
-/// The device of a session.
+/// Where a session multiplies.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Status {
+pub(crate) struct Place {
     /// `cpu`, `npu` or `npu-sim`.
     name: &'static str,
     /// Why this one.
     reason: String,
+}
+
+/// The device of a session.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Status {
+    #[serde(flatten)]
+    place: Place,
     /// Commands that failed and were run again with the same result as if they had not.
     replays: u64,
 }
@@ -33,20 +38,25 @@ pub(crate) struct Status {
 pub(crate) struct Loaded {
     pub(crate) models: Models,
     pub(crate) act: ActQuant,
-    status: Status,
+    place: Place,
     npu: Option<Npu>,
 }
 
 impl Loaded {
+    /// The device.
+    pub(crate) fn place(&self) -> Place {
+        self.place.clone()
+    }
+
     /// The device, with what happened so far.
     pub(crate) fn status(&self) -> Status {
         let replays = self.npu.as_ref().map_or(0, Npu::replays);
-        Status { replays, ..self.status.clone() }
+        Status { place: self.place(), replays }
     }
 
     /// Says what the NPU had to do twice.
     pub(crate) fn note_replays(&self, streams: &Streams) {
-        let Status { name, replays, .. } = self.status();
+        let Status { place: Place { name, .. }, replays } = self.status();
         if replays > 0 {
             streams.note(&format!("{name}: {replays} commands failed and were run again"));
         }
@@ -54,7 +64,7 @@ impl Loaded {
 }
 
 /// Shim and image of the arguments.
-pub(crate) fn files(args: &DeviceArgs) -> Files {
+pub(crate) fn files(args: &NpuArgs) -> Files {
     let links = Places::of_process().links;
     Files::of_process(args.xrt_shim.as_deref(), args.npu_image.as_deref(), links.as_deref())
 }
@@ -63,12 +73,12 @@ pub(crate) fn files(args: &DeviceArgs) -> Files {
 pub(crate) fn open(args: &DeviceArgs) -> Result<(&'static str, Npu), runtime::Error> {
     match args.device {
         Device::NpuSim => Ok(("npu-sim", npu::simulated()?)),
-        _ => Ok(("npu", npu::real(&files(args))?)),
+        _ => Ok(("npu", npu::real(&files(&args.npu))?)),
     }
 }
 
 /// Loads a pair for the device of the arguments. Here, and only here, the CPU may take the place of the
-/// NPU.
+/// NPU: later it would be another arithmetic in the midst of an answer.
 pub(crate) fn load(
     pair: &Pair,
     models: &ModelArgs,
@@ -86,7 +96,7 @@ pub(crate) fn load(
             return Err(Usage(message).into());
         }
         Device::Auto if !npu_act.is_npu() => format!("--act {npu_act} is the CPU's"),
-        Device::Auto => match on_npu(pair, npu_act, args, workers, draft) {
+        Device::Auto => match on_npu(pair, npu_act, args, workers, draft, packs) {
             Ok(loaded) => return Ok(loaded),
             Err(error) if is_device(&error) => {
                 let reason = format!("{error:#}");
@@ -95,11 +105,11 @@ pub(crate) fn load(
             }
             Err(error) => return Err(error),
         },
-        Device::Npu | Device::NpuSim => return on_npu(pair, npu_act, args, workers, draft),
+        Device::Npu | Device::NpuSim => return on_npu(pair, npu_act, args, workers, draft, packs),
     };
     let act = models.act();
     let models = Models::load(pair, act, workers, draft, packs)?;
-    Ok(Loaded { models, act, status: Status { name: "cpu", reason, replays: 0 }, npu: None })
+    Ok(Loaded { models, act, place: Place { name: "cpu", reason }, npu: None })
 }
 
 /// Whether the device is what failed.
@@ -114,21 +124,11 @@ fn on_npu(
     args: &DeviceArgs,
     workers: &Workers,
     draft: bool,
+    packs: &Packs<'_>,
 ) -> anyhow::Result<Loaded> {
-    let begin = std::time::Instant::now();
     let (name, npu) = open(args)?;
-    let isa = workers.isa();
-    let target =
-        Target::open(&pair.target, act, isa, &npu).map_err(|e| reading(&pair.target, e))?;
-    let drafter = match pair.drafter.as_deref().filter(|_| draft) {
-        None => None,
-        Some(path) => {
-            let config = pair.drafter_config.as_deref();
-            let drafter = Drafter::open(path, config, &target, act, isa, &npu);
-            Some(drafter.map_err(|e| reading(path, e))?)
-        }
-    };
-    let models = Models { target, drafter, load_ms: super::models::milliseconds(begin) };
-    let status = Status { name, reason: format!("--device {}", args.device.name()), replays: 0 };
-    Ok(Loaded { models, act, status, npu: Some(npu) })
+    let backend = || ModelOnNpu::new(&npu);
+    let models = Models::load_on(&backend, pair, act, workers, draft, Some(packs))?;
+    let place = Place { name, reason: format!("--device {}", args.device.name()) };
+    Ok(Loaded { models, act, place, npu: Some(npu) })
 }

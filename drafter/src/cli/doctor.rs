@@ -47,7 +47,7 @@ pub(crate) fn run(
             .chain([rustix::process::getegid()])
             .map(rustix::process::Gid::as_raw)
             .collect(),
-        files: device::files(&args.device),
+        files: device::files(&args.npu),
         need: need.clone(),
     };
     let checks = machine.checks();
@@ -81,14 +81,13 @@ pub(crate) fn run(
 
 /// The locked memory that the pair of the arguments needs, or the default link if there is one.
 fn need(args: &DoctorArgs, workers: &Workers) -> anyhow::Result<Option<(u64, String)>> {
-    let given = args.models.link.is_some() || args.models.target.is_some();
-    if !given {
+    if !args.pair.is_given() {
         let default = Store::in_dir(Places::of_process().links).and_then(|store| store.default());
         if !matches!(default, Ok(Some(_))) {
             return Ok(None);
         }
     }
-    let pair = Pair::of(&args.models)?;
+    let pair = Pair::named(&args.pair)?;
     let (need, isa) = (Need::new(), workers.isa());
     let path = &pair.target;
     let target = Target::open(path, ActQuant::N16, isa, &need).map_err(|e| reading(path, e))?;

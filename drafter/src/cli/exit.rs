@@ -30,9 +30,10 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
     for cause in error.chain() {
         if let Some(error) = cause.downcast_ref::<Error>() {
             return match error {
-                Error::FloatEnvironment { .. } | Error::NonFinite { .. } | Error::BrokenState => {
-                    COMPUTATION
-                }
+                Error::FloatEnvironment { .. }
+                | Error::NonFinite { .. }
+                | Error::BrokenState
+                | Error::Device { .. } => COMPUTATION,
                 _ => INPUT,
             };
         }
@@ -58,6 +59,7 @@ pub(crate) fn hint(error: &anyhow::Error) -> Option<&str> {
         match cause.downcast_ref() {
             Some(Error::Formats(error)) => return error.hint(),
             Some(Error::NonFinite { .. }) => return Some(NO_NUMBER),
+            Some(Error::Device { hint: Some(hint), .. }) => return Some(hint),
             _ => {}
         }
         if let Some(advised) = cause.downcast_ref::<Advised>() {

@@ -8,8 +8,9 @@ use command_line::args::Workers;
 use command_line::exit::reading;
 use formats::dflash2::drafter as file;
 use formats::shown_path;
-use runtime::backend::{Dot, ModelOnCpu};
+use runtime::backend::{Backend, Dot, ModelOnCpu, ModelOnNpu};
 use runtime::drafter::Drafter;
+use runtime::pack_cache::Pack;
 use runtime::quant::ActQuant;
 use runtime::target::Target;
 
@@ -26,6 +27,35 @@ pub(crate) struct Models {
     pub(crate) load_ms: f64,
 }
 
+/// What multiplies the matrices of one model, and can be given packed weights for them.
+pub(crate) trait OneModel: Backend {
+    /// The matrices that were taken over until now.
+    fn pack(&self) -> Pack;
+
+    /// Puts the weights where they are multiplied.
+    fn load(&self) -> Result<(), runtime::Error>;
+}
+
+impl OneModel for ModelOnCpu {
+    fn pack(&self) -> Pack {
+        Self::pack(self)
+    }
+
+    fn load(&self) -> Result<(), runtime::Error> {
+        Ok(())
+    }
+}
+
+impl OneModel for ModelOnNpu {
+    fn pack(&self) -> Pack {
+        Self::pack(self)
+    }
+
+    fn load(&self) -> Result<(), runtime::Error> {
+        Self::load(self)
+    }
+}
+
 impl Models {
     /// Loads the target, and the drafter if there is one and it is wanted, with their packed weights.
     pub(crate) fn load(
@@ -35,18 +65,31 @@ impl Models {
         draft: bool,
         packs: &Packs<'_>,
     ) -> anyhow::Result<Self> {
+        // The scalar forms multiply what is in the file.
+        let packs = Some(packs).filter(|_| act != ActQuant::F32 && !act.is_npu());
+        let backend = || ModelOnCpu::new(Dot::detect(workers.isa()));
+        Self::load_on(&backend, pair, act, workers, draft, packs)
+    }
+
+    /// [`Models::load`] on other backends than the CPU's; each model has one.
+    pub(crate) fn load_on<B: OneModel>(
+        backend: &dyn Fn() -> B,
+        pair: &Pair,
+        act: ActQuant,
+        workers: &Workers,
+        draft: bool,
+        packs: Option<&Packs<'_>>,
+    ) -> anyhow::Result<Self> {
         let begin = Instant::now();
         let isa = workers.isa();
-        let backend = || ModelOnCpu::new(Dot::detect(isa));
-        // The oracle multiplies what is in the file.
-        let packs = Some(packs).filter(|_| act != ActQuant::F32);
         let sources = |files: &[PathBuf]| packs.and_then(|packs| packs.sources(files));
-        let attach = |path: &Path, backend: &ModelOnCpu, sources| {
+        let attach = |path: &Path, backend: &B, sources| {
             let attached = packs.map(|packs| packs.attach(path, &backend.pack(), sources));
             attached.unwrap_or(Ok(())).map_err(|e| match e.downcast::<runtime::Error>() {
                 Ok(error) => reading(path, error),
                 Err(other) => other,
-            })
+            })?;
+            backend.load().map_err(|e| reading(path, e))
         };
 
         let (on_target, path) = (backend(), &pair.target);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use command_line::exit::Usage;
 
-use super::args::{ModelArgs, Spec};
+use super::args::{ModelArgs, PairArgs, Spec};
 use crate::link::places::Places;
 use crate::link::store::{Link, Store};
 
@@ -22,6 +22,11 @@ impl Pair {
     /// The pair of the arguments: paths, the link that is named, or the default link, whose files
     /// must be what they were.
     pub(crate) fn of(args: &ModelArgs) -> anyhow::Result<Self> {
+        Self::named(&args.pair)
+    }
+
+    /// [`Pair::of`] where no more than the pair can be given.
+    pub(crate) fn named(args: &PairArgs) -> anyhow::Result<Self> {
         if let Some(target) = &args.target {
             return Ok(Self {
                 name: None,

@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use super::SCHEMA;
 use super::args::{DraftMax, PromptSource, RunArgs, Spec};
+use super::device;
 use super::exit::Input;
 use super::memory::Memory;
 use super::models::{self, Models, milliseconds};
@@ -40,6 +41,7 @@ struct Document<'a> {
     schema: u32,
     target: String,
     drafter: Option<String>,
+    device: device::Status,
     act: &'static str,
     kv: &'static str,
     prompt_ids: &'a [u32],
@@ -71,10 +73,14 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
     signals::install().context("installing signal handlers")?;
 
     let packs = Packs::of(&args.models.packs, streams);
-    let mut models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off, &packs)?;
+    let draft = args.spec != Spec::Off;
+    let mut loaded =
+        device::load(&pair, &args.models, &args.device, workers, draft, &packs, streams)?;
+    let act = loaded.act;
+    let models = &mut loaded.models;
     let text = Text::load(&pair.target, models.target.vocab())?;
     let ids = text.encode(&prompt, &args.prompt)?;
-    check(args, &ids, &models, streams)?;
+    check(args, &ids, models, streams)?;
     let limits = Limits { prefill_chunk: CHUNK, ..args.generation.limits(text.stops()) };
 
     let times = if args.profile { Profile::new() } else { Profile::default() };
@@ -83,14 +89,14 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         drafter.set_profile(times.clone());
     }
     let kv = args.models.kv.into();
-    let memory = Memory::of(&models, kv, args.generation.ctx);
+    let memory = Memory::of(models, kv, args.generation.ctx);
     streams.status(&memory.line());
     let mut proposer = models.drafter.as_ref().map(|drafter| DrafterProposer {
         drafter,
         context: Context::new(drafter.config(), kv),
         coupling: args.sampling.coupling(),
     });
-    let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);
+    let draft_max = models::draft_max(models, args.draft_max.limit(), streams);
     let mut length = Adaptive::new(draft_max);
     let speculation = match (&mut proposer, args.draft_max) {
         (None, _) => Speculation::Off,
@@ -130,13 +136,15 @@ pub(crate) fn run(args: &RunArgs, workers: &Workers, streams: &Streams) -> anyho
         load_ms: Some(models.load_ms),
         ..Timings::new(prompt_time, predicted_ms, &generated, speculating)
     };
-    let spec = status(args, speculating, draft_max, &generated, &models, ids.len());
+    let spec = status(args, speculating, draft_max, &generated, models, ids.len());
+    loaded.note_replays(streams);
     if streams.json() {
         streams.document(&Document {
             schema: SCHEMA,
             target: shown_path(&pair.target),
             drafter: pair.drafter.as_ref().map(shown_path),
-            act: args.models.act.name(),
+            device: loaded.status(),
+            act: act.name(),
             kv: args.models.kv.name(),
             prompt_ids: &ids,
             ids: &generated.ids,

@@ -4,10 +4,12 @@ use command_line::Streams;
 use command_line::args::Workers;
 use command_line::exit::Outcome;
 use formats::{GROUP, Source, TernaryRows, pq2_0};
+use hadamard::Isa;
 use half::f16;
 use runtime::backend::{Backend, Cpu, Dot, Reference};
 use runtime::exact::{Pair as ExactPair, Proof, prove};
 use runtime::quant::{ActQuant, Activations};
+use runtime::rotation::Rotation;
 use runtime::round::{Greedy, Limits};
 use runtime::rows::Rows;
 use runtime::weights::{TernaryEncoding, TernaryMatrix};
@@ -25,7 +27,10 @@ const TOLERANCE: f32 = 1e-5;
 
 /// Shapes of the products: outputs, inputs, rows.
 const SHAPES: [(usize, usize, usize); 4] =
-    [(1024, 512, 1), (1024, 512, 8), (1100, 640, 3), (2048, 1536, 8)];
+    [(1024, 512, 1), (1024, 512, 8), (1100, 768, 3), (2048, 1536, 8)];
+
+/// The rotation's block, whose factor 1/16 is exact.
+const BLOCK: usize = 256;
 
 /// Tokens of the answer that is compared.
 const TOKENS: usize = 8;
@@ -57,7 +62,7 @@ pub(crate) fn run(
     let mut tests = Vec::new();
     let (name, backend): (_, Box<dyn Backend>) = match args.device.device {
         Device::Cpu => ("cpu", Box::new(Cpu::new(Dot::detect(workers.isa())))),
-        Device::Auto => match npu::real(&device::files(&args.device)) {
+        Device::Auto => match npu::real(&device::files(&args.device.npu)) {
             Ok(npu) => ("npu", Box::new(npu)),
             Err(error) => {
                 streams.note(&format!("the CPU takes the place of the NPU: {error}"));
@@ -90,12 +95,12 @@ pub(crate) fn run(
     Ok(if passed { Outcome::Done } else { Outcome::No })
 }
 
-/// A matrix and inputs that are the same everywhere. With `exact` all values are small integers, whose
-/// products are the same in every arithmetic.
+/// A matrix and inputs, `[n, k]` before rotation, that are the same everywhere. With `exact` all rotated
+/// values are small integers, whose products are the same in every arithmetic.
 fn operands(
     (rows, k, n): (usize, usize, usize),
     exact: bool,
-) -> anyhow::Result<(TernaryMatrix, Rows<runtime::rows::Rotated>)> {
+) -> anyhow::Result<(TernaryMatrix, Vec<f32>)> {
     let mut state = 0x2545_F491u32;
     let mut next = move || {
         state ^= state << 13;
@@ -120,12 +125,19 @@ fn operands(
     let source = Source::from_bytes("selftest", bytes);
     let view = source.view(0, source.len())?;
     let matrix = TernaryMatrix::new(view, TernaryEncoding::Pq2_0, rows, k, "selftest", "w");
-    let value = |bits: u32| match exact {
-        true => (bits % 15) as f32 - 7.0,
-        false => bits as f32 / 2f32.powi(30) - 2.0,
+    let value = |(at, bits): (usize, u32)| match exact {
+        // Four to a block of the rotation: sums of four numbers from -2 to 2.
+        true if at % 64 == 13 => 16.0 * ((bits % 5) as f32 - 2.0),
+        true => 0.0,
+        false => bits as f32 / 2f32.powi(30) - 1.0,
     };
-    let x = (0..n * k).map(|_| value(next() >> 1)).collect();
-    Ok((matrix, Rows::rotated_from_vec(k, x)))
+    Ok((matrix, (0..n * k).map(|at| value((at, next() >> 1))).collect()))
+}
+
+/// Rows of width `k`, ready for a matrix.
+fn activations(x: &[f32], k: usize, act: ActQuant) -> anyhow::Result<Activations> {
+    let rotation = Rotation::new(BLOCK, [(k, vec![1; k])].into(), Isa::detect())?;
+    Ok(Activations::new(&rotation.rotate(&Rows::from_vec(k, x.to_vec()))?, act)?)
 }
 
 fn multiply(
@@ -146,7 +158,7 @@ fn product(
     bits: bool,
 ) -> anyhow::Result<Test> {
     let (matrix, x) = operands(shape, exact)?;
-    let x = Activations::new(&x, act)?;
+    let x = activations(&x, shape.1, act)?;
     let expected = multiply(&Reference, &matrix, &x)?;
     let found = multiply(backend, &matrix, &x)?;
     let differing = found.iter().zip(&expected).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
@@ -171,12 +183,11 @@ fn rows_alone(backend: &dyn Backend, act: ActQuant) -> anyhow::Result<Test> {
     let (matrix, x) = operands((1024, 512, 8), false)?;
     let prepared = backend.prepare(matrix)?;
     let mut together = vec![f32::NAN; 8 * 1024];
-    prepared.matmul(&Activations::new(&x, act)?, &mut together)?;
+    prepared.matmul(&activations(&x, 512, act)?, &mut together)?;
     let mut alike = 0;
-    for row in 0..8 {
-        let alone = Rows::rotated_from_vec(512, x.row(row).to_vec());
+    for (row, x) in x.chunks_exact(512).enumerate() {
         let mut out = vec![f32::NAN; 1024];
-        prepared.matmul(&Activations::new(&alone, act)?, &mut out)?;
+        prepared.matmul(&activations(x, 512, act)?, &mut out)?;
         let same = out.iter().zip(&together[row * 1024..]).all(|(a, b)| a.to_bits() == b.to_bits());
         alike += usize::from(same);
     }
@@ -194,7 +205,7 @@ fn identity(args: &SelftestArgs, workers: &Workers, streams: &Streams) -> anyhow
         status,
         detail,
     };
-    if args.models.link.is_none() && args.models.target.is_none() {
+    if !args.models.pair.is_given() {
         return Ok(test("skipped", "name a link, or give --target and --drafter".to_owned()));
     }
     let pair = Pair::of(&args.models)?;

@@ -20,9 +20,10 @@ use tokio::time::sleep;
 
 use super::SCHEMA;
 use super::args::{DraftMax, ServeArgs, Spec};
+use super::device::{self, Loaded};
 use super::exit::{Advised, Input};
 use super::memory::Memory;
-use super::models::{self, Models};
+use super::models;
 use super::packs::Packs;
 use super::pair::Pair;
 use super::port;
@@ -70,8 +71,10 @@ pub(crate) fn run(
     let address = listener.local_addr().context("reading the address")?;
 
     let packs = Packs::of(&args.models.packs, streams);
-    let models = Models::load(&pair, args.models.act, workers, args.spec != Spec::Off, &packs)?;
-    let draft_max = models::draft_max(&models, args.draft_max.limit(), streams);
+    let draft = args.spec != Spec::Off;
+    let loaded = device::load(&pair, &args.models, &args.device, workers, draft, &packs, streams)?;
+    let models = &loaded.models;
+    let draft_max = models::draft_max(models, args.draft_max.limit(), streams);
     let drafting = match &models.drafter {
         Some(_) if args.draft_max == DraftMax::Auto => Drafting::Auto(draft_max),
         Some(_) if draft_max > 0 => Drafting::On(draft_max),
@@ -79,8 +82,8 @@ pub(crate) fn run(
         None if args.spec == Spec::Off => Drafting::Off("--spec off".into()),
         None => Drafting::Off("no --drafter".into()),
     };
-    let memory = Memory::of(&models, args.models.kv.into(), args.ctx);
-    let (app, worker) = app(args, &pair, models, drafting, api_key)?;
+    let memory = Memory::of(models, args.models.kv.into(), args.ctx);
+    let (app, worker) = app(args, &pair, loaded, drafting, api_key)?;
     announce(args, &pair, address, memory, streams)?;
     serve(listener, app, worker)?;
     // A signal is how a server ends.
@@ -131,10 +134,12 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 fn app(
     args: &ServeArgs,
     pair: &Pair,
-    models: Models,
+    loaded: Loaded,
     drafting: Drafting,
     api_key: Option<String>,
 ) -> anyhow::Result<(Arc<App>, Worker)> {
+    let place = loaded.place();
+    let (models, act) = (loaded.models, loaded.act);
     let text = Text::load(&pair.target, models.target.vocab())?.into_parts()?;
     let template = match &args.chat_template {
         None => text.template,
@@ -165,7 +170,8 @@ fn app(
     let about = serde_json::json!({
         "target": pair.target.to_string_lossy(),
         "drafter": pair.drafter.as_ref().map(|path| path.to_string_lossy()),
-        "act": args.models.act.name(),
+        "device": place,
+        "act": act.name(),
         "kv": args.models.kv.name(),
     });
     let model = Model {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::SCHEMA;
 use super::args::VerifyExactArgs;
-use super::models::Models;
+use super::device;
 use super::packs::Packs;
 use super::prompt;
 use super::summary::warn_of_a_wrong_pair;
@@ -25,6 +25,7 @@ const TOKENS: usize = 64;
 struct Document {
     schema: u32,
     verdict: &'static str,
+    device: device::Status,
     act: &'static str,
     kv: &'static str,
     prompts: usize,
@@ -86,7 +87,8 @@ pub(crate) fn run(
         args.prompts.as_deref().map_or_else(|| Ok(prompt::built_in()), prompt::read_file)?;
     signals::install().context("installing signal handlers")?;
     let packs = Packs::of(&args.models.packs, streams);
-    let models = Models::load(&paths, args.models.act, workers, true, &packs)?;
+    let loaded = device::load(&paths, &args.models, &args.device, workers, true, &packs, streams)?;
+    let models = &loaded.models;
     let Some(drafter) = &models.drafter else { unreachable!("loaded above") };
     let text = Text::load(&paths.target, models.target.vocab())?;
 
@@ -105,7 +107,8 @@ pub(crate) fn run(
     let mut document = Document {
         schema: SCHEMA,
         verdict: "exact",
-        act: args.models.act.name(),
+        device: loaded.status(),
+        act: loaded.act.name(),
         kv: kv.name(),
         prompts: 0,
         tokens: 0,

@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use formats::digest::sha256;
 use serde::Serialize;
-use sha2::{Digest as _, Sha256};
+use xrt_sys::{Api, Device};
 
 use super::files::Files;
 
@@ -22,6 +23,11 @@ const LINUX: (u32, u32) = (6, 14);
 
 /// The releases of XRT whose headers the shim compiles with.
 const XRT: &str = "2.21 to 2.26";
+
+/// What this program was tried with.
+const TESTED: &str = "the shim compiles with the headers of XRT 2.21, 2.23 and 2.26; nothing has run on silicon \
+                      yet. Driver, firmware and XRT must be of one release: a driver that asks for another \
+                      protocol of the firmware does not start";
 
 /// Folders of libraries, below the root.
 const LIBRARIES: [&str; 6] = [
@@ -107,7 +113,9 @@ impl Machine {
             "install XRT's driver plugin for the NPU (Ubuntu 26.04: libxrt-npu2); without it XRT says \
              \"No such device with index '0'\"",
         ));
-        checks.extend([self.shim(), self.image()]);
+        checks.extend(self.shim());
+        checks.push(self.image());
+        checks.push(Check::unknown("tested", TESTED));
         checks.extend(kernels());
         checks
     }
@@ -287,18 +295,35 @@ impl Machine {
         Check::ok(name, target.to_string_lossy().into_owned())
     }
 
-    fn shim(&self) -> Check {
+    /// The shim, and what XRT finds through it: the driver may be there and XRT's plugin not.
+    fn shim(&self) -> [Check; 2] {
         const NAME: &str = "shim";
+        const DEVICE: &str = "xrt_device";
+        let unknown = Check::unknown(DEVICE, "XRT cannot be asked without the shim");
         let remedy = "compile it where XRT's headers are: g++ -std=c++17 -O2 -fPIC -shared \
                       drafter_xrt.cpp -lxrt_coreutil -o libdrafter_xrt.so (docs/npu.md)";
         let path = match self.files.shim() {
             Ok(path) => path,
-            Err(found) => return Check::failed(NAME, found, remedy),
+            Err(found) => return [Check::failed(NAME, found, remedy), unknown],
         };
-        match xrt_sys::Api::open(&path) {
-            Ok(_) => Check::ok(NAME, path.to_string_lossy()),
-            Err(e) => Check::failed(NAME, e.to_string(), remedy),
-        }
+        let api = match Api::open(&path) {
+            Ok(api) => api,
+            Err(e) => return [Check::failed(NAME, e.to_string(), remedy), unknown],
+        };
+        let device = Device::open(&api, 0).and_then(|device| {
+            let (name, address) = (device.name()?, device.address()?);
+            Ok(format!("{name} at {address}, XRT {}", device.xrt_version()?))
+        });
+        let device = match device {
+            Ok(found) => Check::ok(DEVICE, found),
+            Err(e) => Check::failed(
+                DEVICE,
+                e.to_string(),
+                "where the driver has the device and XRT does not, its plugin for the NPU is missing (Ubuntu \
+                 26.04: libxrt-npu2), or plugin, driver and firmware are not of one release",
+            ),
+        };
+        [Check::ok(NAME, path.to_string_lossy()), device]
     }
 
     fn image(&self) -> Check {
@@ -340,10 +365,6 @@ fn kernels() -> Vec<Check> {
 
 fn read(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -413,7 +434,7 @@ mod tests {
             let path = dir.join(below);
             if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         };
-        let cases: [(&str, Harm, &str); 12] = [
+        let cases: [(&str, Harm, &str); 13] = [
             (
                 "linux",
                 |d, _| fs::write(d.join("proc/sys/kernel/osrelease"), "6.8.0-31").unwrap(),
@@ -428,7 +449,16 @@ mod tests {
                 },
                 "--device cpu",
             ),
-            // It exists, and this user is in no group that may use it.
+            // It exists, and nobody may use it.
+            (
+                "node",
+                |d, _| {
+                    let mode = fs::Permissions::from_mode(0o000);
+                    fs::set_permissions(d.join("dev/accel/accel0"), mode).unwrap();
+                },
+                "it exists and is not accessible: give a group access",
+            ),
+            // This user is in no group that may use it.
             ("node", |_, m| m.groups.clear(), "usermod -aG render"),
             (
                 "memlock",

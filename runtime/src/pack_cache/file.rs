@@ -234,16 +234,17 @@ impl PackFile {
         self.source.len()
     }
 
-    /// Maps the file, or copies it where that gives larger pages, and gives its sections.
+    /// Maps the file, or, if its bytes are `read_in_place` by products, copies it where that gives larger
+    /// pages; gives its sections.
     ///
     /// # Errors
     /// When the system cannot map it. Nobody may change the file while a view lives: see
     /// [`Source::mapped`]; packs are replaced by renaming only.
-    pub fn map(&self) -> Result<Vec<PackedBytes>, formats::Error> {
+    pub fn map(&self, read_in_place: bool) -> Result<Vec<PackedBytes>, formats::Error> {
         let source = self.source.mapped()?;
         let whole = source.view(0, source.len())?;
         whole.prefer_huge_pages();
-        if pages::should_copy(&whole) {
+        if read_in_place && pages::should_copy(&whole) {
             return self.copied();
         }
         let view = |s: &Section| Ok(source.view(self.data_start + s.offset, s.bytes)?.into());

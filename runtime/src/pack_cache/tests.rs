@@ -118,7 +118,7 @@ const KIND: &str = "test/1";
 
 fn pack(items: &[Arc<Item>]) -> Pack {
     let items = items.iter().map(|item| Arc::clone(item) as Arc<dyn Packable>).collect();
-    Pack { kind: KIND, items }
+    Pack { kind: KIND, items, read_in_place: true }
 }
 
 fn items() -> Vec<Arc<Item>> {
@@ -192,7 +192,7 @@ proptest! {
         let file = File::create(&path).unwrap();
         writer::write_pieces(&file, header.clone(), &pack.items, piece, go_on).unwrap();
         prop_assert_eq!(fs::metadata(&path).unwrap().len(), file_bytes(&header).unwrap());
-        let views = map(&path, &header).unwrap();
+        let views = map(&path, &header, true).unwrap();
         prop_assert_eq!(views.len(), items.len());
         pack.hand_out(views);
         served(&items);

@@ -20,13 +20,18 @@ unsafe extern "C" {
     fn drafter_xrt_sim() -> *const drafter_xrt_api;
 }
 
+/// The functions of the shim over the simulated XRT, a constant of the program.
+#[must_use]
+pub fn table() -> *const drafter_xrt_api {
+    // SAFETY: the function takes nothing and returns the address of a constant of the shim.
+    unsafe { drafter_xrt_sim() }
+}
+
 /// The shim over the simulated XRT, linked into the program.
 ///
 /// # Errors
 /// [`OpenError`] if shim and program were not built together.
 pub fn api() -> Result<Api, OpenError> {
-    // SAFETY: the function takes nothing and returns the address of a constant of the shim.
-    let table = unsafe { drafter_xrt_sim() };
     // SAFETY: a constant of the program; the shim is the one that drafter_xrt.h documents.
-    unsafe { Api::linked(table, "the simulator's shim") }
+    unsafe { Api::linked(table(), "the simulator's shim") }
 }

@@ -8,7 +8,7 @@ use aie_kernels::arithmetic::{Activations, Matrix, Mode, matmul};
 use aie_kernels::job::Job;
 use xrt_sim::device::{ContextFault, DispatchFault};
 use xrt_sim::{Faults, Simulated, api, image};
-use xrt_sys::{Argument, Buffer, Context, Device, Failure, Kernel, Memory, Run, State};
+use xrt_sys::{Api, Argument, Buffer, Context, Device, Failure, Kernel, Memory, Run, State};
 
 macro_rules! argument {
     ($name:ident, $index:literal, $memory:ident) => {
@@ -27,6 +27,11 @@ argument!(Inputs, 4, Host);
 argument!(Outputs, 5, Host);
 // The place of the outputs, in the memory of instructions.
 argument!(WrongMemory, 5, Instructions);
+
+// More than there is a place for.
+argument!(Fourth, 6, Host);
+argument!(Fifth, 7, Host);
+argument!(Sixth, 8, Host);
 
 /// A small product, ready to run.
 struct Ready {
@@ -55,7 +60,10 @@ fn fill<A: Argument>(buffer: &mut Buffer<A>, bytes: &[u8]) {
 
 impl Ready {
     fn new(simulated: &Simulated) -> Self {
-        let kernel = open(simulated).unwrap();
+        Self::on(open(simulated).unwrap())
+    }
+
+    fn on(kernel: Kernel) -> Self {
         let codes = (0..ROWS * K).map(|i| (i * 7 % 11 % 3) as u8).collect();
         let w = Matrix::new(ROWS, K, codes, vec![0x3e80; ROWS * K / 128]).unwrap();
         let x: Vec<f32> = (0..2 * K).map(|i| (i * 13 % 101) as f32 - 50.0).collect();
@@ -144,6 +152,13 @@ fn arguments_are_checked() {
     refused(&|_, run| run.set_u64(2, 9).unwrap(), "32-bit number of instruction words");
     refused(&|ready, run| run.set_i32(2, ready.words * 4).unwrap(), "more instruction words");
     refused(&|ready, run| run.set_i32(2, ready.words - 4).unwrap(), "instructions: word");
+    refused(&|ready, run| run.set(&ready.kernel.buffer::<Fifth>(64).unwrap()).unwrap(), "a gap");
+    let too_many = |ready: &Ready, run: &mut Run| {
+        run.set(&ready.kernel.buffer::<Fourth>(64).unwrap()).unwrap();
+        run.set(&ready.kernel.buffer::<Fifth>(64).unwrap()).unwrap();
+        run.set(&ready.kernel.buffer::<Sixth>(64).unwrap()).unwrap();
+    };
+    refused(&too_many, "more than 5 buffers");
 
     // Before any argument is set.
     let simulated = Simulated::new(Faults::default());
@@ -217,4 +232,28 @@ fn other_images_and_kernels_are_refused() {
     let context = Context::new(&device, &image()).unwrap();
     let error = Kernel::new(&context, "OTHER").unwrap_err();
     assert!(error.reason.contains("`OTHER'") || error.reason.contains("'OTHER'"), "{error}");
+}
+
+/// The library that `Api::open` finds by its path does what the linked one does.
+#[test]
+fn a_shim_is_opened_at_run_time() {
+    // Beside the folder of this program, where cargo puts examples.
+    let folder = std::env::current_exe().unwrap();
+    let folder = folder.parent().unwrap().parent().unwrap().join("examples");
+    let api = Api::open(&folder.join("libdrafter_xrt.so")).unwrap();
+    let device = Device::open(&api, 0).unwrap();
+    assert_eq!(device.address().unwrap(), "sim:0");
+    let kernel = Kernel::new(&Context::new(&device, &image()).unwrap(), "MLIR_AIE").unwrap();
+    let ready = Ready::on(kernel);
+    let mut run = ready.run();
+    assert_eq!(run.execute(100).unwrap().0, State::Completed);
+    let mut ready = ready;
+    ready.outputs.fetch(0..ready.outputs.len()).unwrap();
+    assert_eq!(ready.results(), ready.expected);
+    // Its devices are not those of this program.
+    assert!(Device::open(&api, 1).is_err());
+
+    let nothing = std::env::temp_dir().join("no-such-folder/libdrafter_xrt.so");
+    let error = Api::open(&nothing).unwrap_err().to_string();
+    assert!(error.contains("no-such-folder"), "{error}");
 }

@@ -33,7 +33,7 @@ impl ModelOnCpu {
     pub fn pack(&self) -> Pack {
         let matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let items = matrices.iter().map(|matrix| Arc::clone(matrix) as Arc<dyn Packable>);
-        Pack { kind: KIND, items: items.collect() }
+        Pack { kind: KIND, items: items.collect(), read_in_place: true }
     }
 }
 
