@@ -37,7 +37,8 @@ pub(crate) fn run(
     workers: &Workers,
     streams: &Streams,
 ) -> anyhow::Result<Outcome> {
-    let need = need(args, workers)?;
+    let found = need(args, workers)?;
+    let need = found.as_ref().map(|pair| (pair.locked_bytes, pair.name.clone()));
     let groups = rustix::process::getgroups().context("reading the groups of this process")?;
     let machine = Machine {
         root: args.root.clone(),
@@ -50,7 +51,11 @@ pub(crate) fn run(
         files: device::files(&args.npu),
         need: need.clone(),
     };
-    let checks = machine.checks();
+    let mut checks = machine.checks();
+    if let Some(Pairing { name, too_large: Some(why), .. }) = &found {
+        let found = format!("`{name}` has a matrix that the array cannot take, {why}");
+        checks.push(Check::failed("matrices", found, "use --device cpu"));
+    }
     let usable = checks.iter().all(|check| check.status != Status::Failed);
     if streams.json() {
         let (need_locked_bytes, pair) = need.unzip();
@@ -79,8 +84,15 @@ pub(crate) fn run(
     Ok(if usable { Outcome::Done } else { Outcome::No })
 }
 
-/// The locked memory that the pair of the arguments needs, or the default link if there is one.
-fn need(args: &DoctorArgs, workers: &Workers) -> anyhow::Result<Option<(u64, String)>> {
+/// What a pair asks of the NPU.
+struct Pairing {
+    name: String,
+    locked_bytes: u64,
+    too_large: Option<String>,
+}
+
+/// What the pair of the arguments needs, or the default link if there is one.
+fn need(args: &DoctorArgs, workers: &Workers) -> anyhow::Result<Option<Pairing>> {
     if !args.pair.is_given() {
         let default = Store::in_dir(Places::of_process().links).and_then(|store| store.default());
         if !matches!(default, Ok(Some(_))) {
@@ -97,5 +109,6 @@ fn need(args: &DoctorArgs, workers: &Workers) -> anyhow::Result<Option<(u64, Str
             .map_err(|e| reading(path, e))?;
     }
     let name = pair.name.unwrap_or_else(|| shown_path(path));
-    Ok(Some((need.locked_bytes(), name)))
+    let (locked_bytes, too_large) = (need.locked_bytes(), need.too_large());
+    Ok(Some(Pairing { name, locked_bytes, too_large }))
 }

@@ -71,7 +71,12 @@ impl Check {
         Self { name, status: Status::Unknown, found: found.into(), remedy: None }
     }
 
-    fn failed(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    /// With what to do about it.
+    pub(crate) fn failed(
+        name: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         let remedy = Some(remedy.into());
         Self { name, status: Status::Failed, found: found.into(), remedy }
     }

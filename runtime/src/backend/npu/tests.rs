@@ -104,3 +104,19 @@ fn errors_have_no_side() {
     let square = errors.iter().map(|e| e * e).sum::<f64>() / errors.len() as f64;
     assert!(square > 0.0 && mean.abs() < 5.0 * (square / errors.len() as f64).sqrt(), "{mean}");
 }
+
+/// What the array cannot take is refused by its shape, before anything is read of it.
+#[test]
+fn matrices_beyond_the_array_are_refused() {
+    let (rows, k) = (256 * 20 * 1024, GROUP);
+    let source = Source::from_bytes("w", vec![0; rows * pq2_0::row_bytes(k)]);
+    let view = source.view(0, source.len()).unwrap();
+    let matrix = TernaryMatrix::new(view, TernaryEncoding::Pq2_0, rows, k, "w", "w");
+    let (_simulated, npu) = sound();
+    let error = npu.prepare(matrix.clone()).unwrap_err().to_string();
+    assert_eq!(error, "npu-sim: row groups: 256 exceeds 255");
+    let need = Need::new();
+    need.prepare(matrix).unwrap();
+    assert_eq!(need.too_large().unwrap(), "5242880 x 128: row groups: 256 exceeds 255");
+    assert_eq!(need.matrices(), 0);
+}
