@@ -3,8 +3,9 @@
 Rows of a block go through all matrices of the layers and the selector's; context
 rows through fc and the keys and values of every layer. A product costs 2
 operations per weight, its backward pass 4: one for the inputs, one for the
-weights. The head stays as it is and costs only the former. Once a step, every
-matrix is taken to the plain basis, and its gradient back.
+weights. The head stays as it is and costs only the former. The float drafter
+that is followed runs forward only. Once a step, every matrix is taken to the
+plain basis, and its gradient back.
 """
 
 import argparse
@@ -60,20 +61,22 @@ def costs(c: dict, options: argparse.Namespace, block: int = 1024) -> dict[str, 
     q = c["num_attention_heads"] * c["head_dim"] * c["num_hidden_layers"]
     head = c["vocab_size"] * c["hidden_size"]
     share = tuned / sum(sizes.values())  # of the backward pass to the weights
+    led = 2 if options.follow > 0 else 0
     operations = {
-        "blocks": blocks * rows * per_row * (4 + 2 * share),
-        "context": positions * context * (4 + 2 * share),
-        "attention": blocks * rows * 12 * seen * q,
-        "head": blocks * (rows - 1) * head * 4,
+        "blocks": blocks * rows * per_row * (4 + 2 * share + led),
+        "context": positions * context * (4 + 2 * share + led),
+        "attention": blocks * rows * (12 + 2 * led) * seen * q,
+        "head": blocks * (rows - 1) * head * (4 + led),
         "rotation": 0.0 if options.float else steps * tuned * 2 * 2 * block,
     }
     others = 2 * c["vocab_size"] * inner["selector_rank"]
     learnt = tuned + (others if options.rest_rate > 0 else 0)
-    frozen = sum(sizes.values()) - tuned
+    frozen, value = sum(sizes.values()) - tuned, 2 if options.bf16 else 4
     memory = {
         "learnt": learnt * BYTES_PER_TUNED,
-        "in use": tuned * BYTES_IN_USE[options.bf16] + (2 if options.bf16 else 4) * frozen + 4 * others,
-        "words": 2 * head * (2 if options.bf16 else 4),
+        "in use": tuned * BYTES_IN_USE[options.bf16] + value * frozen + 4 * others,
+        "float": (sum(sizes.values()) + others) * value if options.follow > 0 else 0,
+        "words": 2 * head * value,
         "logits": 4 * 3 * options.sequences * options.anchors * (rows - 1) * c["vocab_size"],
     }
     taps = 2 * len(inner["target_layer_ids"]) * c["hidden_size"] + 32 * 8

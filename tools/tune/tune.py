@@ -41,6 +41,7 @@ def arguments() -> argparse.Namespace:
     add("--anchors", type=int, default=24, help="blocks per sequence")
     add("--served", type=float, default=0.5, help="share of blocks that begin where served rounds began")
     add("--hard", type=float, default=0.5, help="share of the likeliest token alone in the label")
+    add("--follow", type=float, default=0.5, help="share of the float drafter's own distributions in the loss")
     add("--rate", type=float, default=0.016, help="of a matrix, relative to its root mean square")
     add("--scale-rate", type=float, default=1.6e-3, help="of scales, relative to the same")
     add("--rest-rate", type=float, default=3e-4, help="of norms, base kernels and codebooks; 0 keeps them")
@@ -66,6 +67,8 @@ def arguments() -> argparse.Namespace:
                 parser.error(f"--{name} is needed")
         if (options.start is None) != options.float:
             parser.error("give either --start or --float")
+    if options.float:
+        options.follow = 0.0
     return options
 
 
@@ -89,13 +92,17 @@ class Tuned:
         file = tensors.File(weights_of(options.drafter))
         start = None if options.float else grid.Ternary(options.start)
         self.block = None if start is None else start.block
-        self.matrices, self.kept, self.rest = {}, {}, {}
+        self.matrices, self.kept, self.rest, self.leader = {}, {}, {}, {}
+        kind = torch.bfloat16 if options.bf16 else torch.float32
         self._rounded = rotation.rounded_bf16
         parts = [part for part in options.only.split(",") if part]
         for name, shape in drafter.shapes(self.c).items():
             stored = name if name in file.about else name + ".weight"
             if file.shape(stored) != tuple(shape):
                 raise SystemExit(f"{file.path}: `{stored}`: expected {list(shape)}, found {file.shape(stored)}")
+            if options.follow > 0:
+                given = torch.from_numpy(file[stored].astype("float32"))
+                self.leader[name] = given.to(torch.get_default_device(), kind)
             chosen = not parts or any(part in name for part in parts)
             if start is None or not model.is_matrix(name, shape):
                 value = torch.from_numpy(file[stored].astype("float32")).to(torch.get_default_device())
@@ -106,7 +113,6 @@ class Tuned:
             else:
                 codes, scales = start.matrix(name)
                 plain = torch.from_numpy(grid.unrotated(name, codes, scales, start.block))
-                kind = torch.bfloat16 if options.bf16 else torch.float32
                 self.kept[name] = (codes, scales, plain.to(torch.get_default_device(), kind))
 
     def plain(self) -> dict:
@@ -158,7 +164,7 @@ def held_out(p: dict, words, labels, c, options) -> dict:
     """Loss and accepted prefix on the files that were kept out, at fixed anchors."""
     import numpy as np
     import torch
-    from loss import losses
+    from loss import Weighting, losses
 
     random = np.random.default_rng(9)
     sums: dict = {}
@@ -167,7 +173,7 @@ def held_out(p: dict, words, labels, c, options) -> dict:
         numbers = range(begin, min(begin + options.sequences, labels.count + labels.held))
         anchors = np.stack([labels.anchors(n, options.anchors, 1.0, random) for n in numbers])
         with torch.no_grad():
-            loss, facts = losses(p, words, labels.batch(numbers, anchors), c, options.hard)
+            loss, facts = losses(p, words, labels.batch(numbers, anchors), c, Weighting(options.hard, 0.0))
         for name, value in {"loss": float(loss), **facts}.items():
             sums[name] = sums.get(name, 0.0) + value / len(parts)
     return sums
@@ -181,7 +187,7 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
     import model
     import tensors
     from labels import Labels
-    from loss import losses
+    from loss import Weighting, losses
 
     use_threads(options.threads)
     torch.set_default_device(options.device)
@@ -191,6 +197,7 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
     words = model.words(options.target, torch.bfloat16 if options.bf16 else torch.float32)
     groups = tuned.groups(options)
     parameters = [value for group in groups for value in group["params"]]
+    how = Weighting(options.hard, options.follow)
     optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
     # What another run's checkpoint must have in common with this one.
     kind = {
@@ -212,6 +219,10 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
         count = sum(value.numel() for value in parameters)
         log(f"{count} values, steps {first} to {options.steps}, {labels.count} files of labels")
 
+    if rank == 0 and labels.held and first == 0 and tuned.leader:
+        facts = held_out(tuned.leader, words, labels, tuned.c, options)
+        log("float, held out: " + ", ".join(f"{name} {value:.3f}" for name, value in facts.items()))
+
     def report(step: int) -> None:
         if rank == 0 and labels.held:
             with torch.no_grad():
@@ -231,7 +242,8 @@ def worker(rank: int, workers: int, options: argparse.Namespace) -> None:
         for group in optimizer.param_groups:
             group["lr"] = group["rate"] * factor
         with torch.autocast(options.device.split(":")[0], torch.bfloat16, enabled=options.bf16):
-            loss, _ = losses(tuned.plain(), words, labels.batch(numbers, anchors), tuned.c, options.hard)
+            batch = labels.batch(numbers, anchors)
+            loss, _ = losses(tuned.plain(), words, batch, tuned.c, how, tuned.leader or None)
         loss.backward()
         average_gradients(parameters, workers)
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
