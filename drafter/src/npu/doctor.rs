@@ -21,9 +21,6 @@ const XDNA1: &str = "0x1502";
 /// The oldest Linux whose own driver works.
 const LINUX: (u32, u32) = (6, 14);
 
-/// The releases of XRT whose headers the shim compiles with.
-const XRT: &str = "2.21 to 2.26";
-
 /// What this program was tried with.
 const TESTED: &str = "the shim compiles with the headers of XRT 2.21, 2.23 and 2.26; nothing has run on silicon \
                       yet. Driver, firmware and XRT must be of one release: a driver that asks for another \
@@ -110,12 +107,12 @@ impl Machine {
         checks.push(self.library(
             "xrt",
             "libxrt_coreutil.so.2",
-            "install XRT (Ubuntu 26.04: libxrt2)",
+            "install XRT, 2.21 to 2.26 (Ubuntu 26.04: libxrt2)",
         ));
         checks.push(self.library(
             "xrt_plugin",
             "libxrt_driver_xdna.so.2",
-            "install XRT's driver plugin for the NPU (Ubuntu 26.04: libxrt-npu2); without it XRT says \
+            "install XRT's plugin for the NPU, of the same release (Ubuntu 26.04: libxrt-npu2); without it XRT says \
              \"No such device with index '0'\"",
         ));
         checks.extend(self.shim());
@@ -293,7 +290,7 @@ impl Machine {
     fn library(&self, name: &'static str, file: &str, remedy: &str) -> Check {
         let mut paths = LIBRARIES.iter().map(|folder| self.path(folder).join(file));
         let Some(path) = paths.find(|path| path.exists()) else {
-            return Check::failed(name, format!("no {file}"), format!("{remedy}, {XRT}"));
+            return Check::failed(name, format!("no {file}"), remedy);
         };
         // A symbolic link tells the release.
         let target = fs::canonicalize(&path).unwrap_or(path);
