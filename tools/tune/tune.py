@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
     add("--served", type=float, default=0.5, help="share of blocks that begin where served rounds began")
     add("--hard", type=float, default=0.5, help="share of the likeliest token alone in the label")
     add("--follow", type=float, default=0.5, help="share of the float drafter's own distributions in the loss")
-    add("--rate", type=float, default=0.016, help="of a matrix, relative to its root mean square")
+    add("--rate", type=float, default=0.012, help="of a matrix, relative to its root mean square")
     add("--scale-rate", type=float, default=1.6e-3, help="of scales, relative to the same")
     add("--rest-rate", type=float, default=3e-4, help="of norms, base kernels and codebooks; 0 keeps them")
     add("--only", default="", metavar="PART,…", help="tune matrices whose names have a part; others stay as they start")
