@@ -38,7 +38,7 @@ def check(browser, page, shots):
     browser.requests.clear()
     browser.screen(1200, 800)
     browser.send("Page.navigate", url=page.as_uri())
-    browser.until("document.readyState === 'complete' && document.querySelector('h1')")
+    browser.until("document.readyState === 'complete' && document.querySelector('h1') !== null")
     assert len(browser.js("document.body.innerText")) > 500
     for width, scheme, media in [(1200, "light", "screen"), (360, "light", "screen"),
                                  (360, "dark", "screen"), (1200, "dark", "screen"),
@@ -47,12 +47,19 @@ def check(browser, page, shots):
         browser.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         wide = browser.js("document.documentElement.scrollWidth")
         assert wide <= width, f"{page.name}: {wide} pixels on a screen of {width}"
-        # Nothing in a chart is cut off at its sides, and no label runs into a bar of its row.
+        # Nothing in a chart is cut off at its sides, and no text stands on another.
         cut = browser.js("""[...document.querySelectorAll('svg text')].filter(text => {
             const box = text.ownerSVGElement.getBoundingClientRect(), own = text.getBoundingClientRect();
             return own.left < box.left - 1 || own.right > box.right + 1;
         }).map(text => text.textContent)""")
         assert cut == [], f"{page.name} at {width}: {cut}"
+        over = browser.js("""[...document.querySelectorAll('figure > svg')].flatMap(svg => {
+            const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+            return texts.flatMap(([a, p], n) => texts.slice(n + 1).filter(([b, q]) =>
+                p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 4 && q.top < p.bottom - 4)
+                .map(([b]) => a + ' over ' + b));
+        })""")
+        assert over == [], f"{page.name} at {width}: {over}"
         browser.shot(shots, f"{page.stem}-{width}-{scheme}-{media}.png", whole=True)
     # Every chart has a name and a description, and a table.
     unnamed = browser.js("""[...document.querySelectorAll('svg[role=img]')].filter(svg =>

@@ -76,6 +76,8 @@ const PLOT: (f64, f64) = (36.0, 82.0);
 const ROW: usize = 22;
 /// Characters of a label: what fits on a telephone.
 const LABEL: usize = 18;
+/// Characters above the bars, likewise.
+const TICKS: usize = 24;
 
 impl Bars {
     /// The chart.
@@ -93,14 +95,26 @@ impl Bars {
         let (top, bottom) = (ROW, ROW + rows * ROW + 4);
 
         let mut svg = String::new();
-        for tick in axis.ticks() {
-            let (at, label) = (x(tick), escaped(&self.format.tick(tick)));
-            let class = if tick.abs() < 1e-12 { "zero" } else { "grid" };
+        let ticks: Vec<(f64, String)> =
+            axis.ticks().map(|tick| (tick, self.format.tick(tick))).collect();
+        let longest = ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
+        // Counted from 0, so that 0 has its number.
+        let every = (ticks.len() * longest).div_ceil(TICKS).max(1);
+        let zero = ticks.iter().position(|(tick, _)| tick.abs() < 1e-12).unwrap_or(0);
+        for (n, (tick, label)) in ticks.iter().enumerate() {
+            let (at, class) = (x(*tick), if n == zero { "zero" } else { "grid" });
             let _ = write!(
                 svg,
-                r#"<line class="{class}" x1="{at:.2}%" x2="{at:.2}%" y1="{top}" y2="{bottom}"/><text class="quiet middle" x="{at:.2}%" y="{}">{label}</text>"#,
-                top - 6
+                r#"<line class="{class}" x1="{at:.2}%" x2="{at:.2}%" y1="{top}" y2="{bottom}"/>"#
             );
+            if n.abs_diff(zero) % every == 0 {
+                let _ = write!(
+                    svg,
+                    r#"<text class="quiet middle" x="{at:.2}%" y="{}">{}</text>"#,
+                    top - 6,
+                    escaped(label)
+                );
+            }
         }
         let mut row = top;
         for group in &self.groups {
