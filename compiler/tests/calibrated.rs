@@ -67,8 +67,9 @@ impl formats::calib::Tiles<std::convert::Infallible> for MadeMoments {
     }
 }
 
-/// Writes calibration data for the drafter at `weights`, `rows` rows of each input.
-fn write_calib(path: &Path, weights: &Path, block: usize, rows: usize) {
+/// Writes calibration data for the drafter at `weights`, `rows` rows of each input, those of the context
+/// seen `context_rows` times in all.
+fn write_calib(path: &Path, weights: &Path, block: usize, rows: usize, context_rows: u64) {
     use formats::calib::{Document, InputRecord, Models, Texts, Units, WEIGHT_ONE, inputs_of};
     let drafter = formats::dflash2::drafter::Drafter::open(weights, None).unwrap();
     let sha256 = formats::digest::of_files(&drafter.files, &mut |_| true).unwrap().unwrap();
@@ -106,6 +107,7 @@ fn write_calib(path: &Path, weights: &Path, block: usize, rows: usize) {
             units,
             positions: 77,
             rounds: 20,
+            context_rows,
         }],
         inputs: inputs_of(&drafter.config)
             .into_iter()
@@ -126,7 +128,7 @@ fn write_calib(path: &Path, weights: &Path, block: usize, rows: usize) {
 fn drafter() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let weights = testing::write_drafter(&dir.path().join("float"), 1, |_| {});
-    write_calib(&dir.path().join("c.calib"), &weights, 256, 300);
+    write_calib(&dir.path().join("c.calib"), &weights, 256, 300, 2000);
     dir
 }
 
@@ -195,6 +197,37 @@ fn the_report_says_what_was_gained_and_the_file_how_it_was_made() {
 }
 
 #[test]
+fn context_rows_count_as_often_as_they_were_seen() {
+    let dir = drafter();
+    let weights = dir.path().join("float/model.safetensors");
+    let losses = |seen: u64| -> Vec<(String, f64)> {
+        write_calib(&dir.path().join("c.calib"), &weights, 256, 300, seen);
+        let args = [&BASE[..], &["--calib", "c.calib", "--json", "--rounds", "0"]].concat();
+        let (code, out, err) = run(dir.path(), &args);
+        assert_eq!(code, 0, "{err}");
+        let json: Value = serde_json::from_str(&out).unwrap();
+        let of = |matrix: &Value| {
+            let name = matrix["name"].as_str().unwrap().to_owned();
+            (name, matrix["calibration"]["optimal_loss"].as_f64().unwrap())
+        };
+        json["matrices"].as_array().unwrap().iter().map(of).collect()
+    };
+    // 300 rows that are there were seen once at least.
+    let (equal, often, most) = (losses(300), losses(3_000), losses(30_000_000));
+    assert_eq!(losses(0), equal);
+    for ((equal, often), most) in equal.iter().zip(&often).zip(&most) {
+        let name = &equal.0;
+        if name.contains("k_proj") || name.contains("v_proj") {
+            // Between the two ends, and nearer to the one where the context is everything.
+            assert!((often.1 - most.1).abs() < (often.1 - equal.1).abs(), "{name}");
+            assert_ne!(often.1, most.1, "{name}");
+        } else {
+            assert_eq!((equal.1, often.1), (often.1, most.1), "{name}");
+        }
+    }
+}
+
+#[test]
 fn the_prior_leaves_matrices_without_a_norm_at_the_optimum() {
     let dir = drafter();
     let json = |more: &[&str]| -> Value {
@@ -222,9 +255,9 @@ fn the_prior_leaves_matrices_without_a_norm_at_the_optimum() {
 fn what_does_not_fit_is_refused_and_nothing_is_left() {
     let dir = drafter();
     let other = testing::write_drafter(&dir.path().join("other"), 2, |_| {});
-    write_calib(&dir.path().join("other.calib"), &other, 256, 20);
+    write_calib(&dir.path().join("other.calib"), &other, 256, 20, 90);
     let weights = dir.path().join("float/model.safetensors");
-    write_calib(&dir.path().join("narrow.calib"), &weights, 128, 20);
+    write_calib(&dir.path().join("narrow.calib"), &weights, 128, 20, 90);
     let whole = fs::read(dir.path().join("c.calib")).unwrap();
     let mut damaged = whole.clone();
     *damaged.last_mut().unwrap() ^= 1;

@@ -161,6 +161,7 @@ mod tests {
             units,
             positions: 2,
             rounds: 1,
+            context_rows: 3,
         };
         let hash = "cd".repeat(32);
         let written = Document {

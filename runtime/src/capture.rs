@@ -48,6 +48,8 @@ pub struct Captured {
     pub positions: usize,
     /// Rounds.
     pub rounds: usize,
+    /// Context rows that the blocks of all rounds saw, each as often as it was seen.
+    pub context_rows: usize,
     /// What a tuner wants, if it was asked for.
     pub labels: Option<Labels>,
 }
@@ -86,7 +88,7 @@ impl Capture<'_> {
             ..DrafterProposer::new(self.drafter, context)
         };
         let mut recorder =
-            Recorder { proposer, anchors: Vec::new(), taps: None, keep: self.top > 0 };
+            Recorder { proposer, anchors: Vec::new(), seen: 0, taps: None, keep: self.top > 0 };
         let mut listener = Listener { cancelled, top: self.top, likeliest: Vec::new() };
         let limits = Limits { prefill_chunk: CHUNK, ..limits.clone() };
         let mut session =
@@ -109,6 +111,7 @@ impl Capture<'_> {
             ids,
             positions: generated.rounds.iter().map(|round| round.delivered).sum(),
             rounds: generated.rounds.len(),
+            context_rows: recorder.seen,
             labels,
         }))
     }
@@ -165,6 +168,7 @@ impl Capture<'_> {
             let mut agreed = 0;
             if max > 0 {
                 anchors.push(at);
+                captured.context_rows += context.seen();
                 let drafts = self.drafter.draft(&mut context, self.target, ids[at])?;
                 let right = drafts.iter().take(max).zip(&ids[at + 1..]);
                 agreed = right.take_while(|(draft, id)| draft == id).count();
@@ -192,6 +196,8 @@ impl Capture<'_> {
 struct Recorder<'a> {
     proposer: DrafterProposer<'a>,
     anchors: Vec<usize>,
+    /// Context rows that the blocks saw.
+    seen: usize,
     taps: Option<Rows<Primal>>,
     keep: bool,
 }
@@ -214,6 +220,7 @@ impl Proposer for Recorder<'_> {
 
     fn propose(&mut self, target: &Target, request: &Request<'_>) -> Result<Vec<u32>, Error> {
         self.anchors.push(request.position);
+        self.seen += self.proposer.context.seen();
         self.proposer.propose(target, request)
     }
 }

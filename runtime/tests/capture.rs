@@ -198,6 +198,11 @@ fn an_answer_and_the_same_text_given_are_the_same() {
     given.end_unit().unwrap();
     assert_eq!((text.positions, text.rounds), (captured.positions, captured.rounds));
     assert_eq!(text.labels, captured.labels);
+    // A block sees all before it, as far as its window goes.
+    let before = capture.drafter.config().sliding_window.unwrap() - 1;
+    let anchors = &captured.labels.as_ref().unwrap().anchors;
+    let seen: usize = anchors.iter().map(|anchor| before.min(*anchor)).sum();
+    assert_eq!((text.context_rows, captured.context_rows), (seen, seen));
     assert_eq!(given.records(), answered.records());
     assert_eq!(tiles(&given, block), tiles(&answered, block));
 

@@ -40,6 +40,7 @@ fn made(path: &Path, unit: u64, drafter: &str) {
         units,
         positions: 3,
         rounds: 1,
+        context_rows: 2,
     };
     let record = InputRecord {
         width: 16,

@@ -9,8 +9,10 @@
 //! neighbouring rows, which the prior leaves out. `fc`, `o_proj` and `down_proj` have no
 //! norm before them.
 //!
-//! `k_proj` and `v_proj` see rows of the block and rows of the context, whose mean
-//! moments count alike.
+//! `k_proj` and `v_proj` see rows of the block and rows of the context. A block's row
+//! is a key and a value for its round only, a context row for every round that sees it,
+//! so the mean moments of both count as their rows were seen. The prior, which knows no
+//! rounds, counts them alike.
 
 use std::sync::Arc;
 
@@ -75,13 +77,15 @@ const EIGHTH_OF_TENTH: f64 = 0.749_894_209_332_455_8;
 #[derive(Debug, Clone)]
 pub(crate) struct Feed {
     pub(crate) parts: Vec<Part>,
+    /// How much the mean moments of each part count; together 1.
+    shares: Vec<f64>,
     /// Inputs of a row.
     pub(crate) width: usize,
     /// Rows behind the moments; none for the prior.
     pub(crate) samples: Option<u64>,
 }
 
-/// Rows of one kind; the parts of a feed count alike.
+/// Rows of one kind.
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
     /// An input of the file.
@@ -126,10 +130,11 @@ impl Feed {
                             .map(Part::Norm)
                     })
                     .collect();
-                Ok((!parts.is_empty()).then_some(Self { parts, width, samples: None }))
+                let shares = vec![1.0 / parts.len() as f64; parts.len()];
+                Ok((!parts.is_empty()).then_some(Self { parts, shares, width, samples: None }))
             }
             Moments::Captured(file) => {
-                let mut samples = 0;
+                let (mut samples, mut seen) = (0, Vec::new());
                 for input in &inputs {
                     let record = file.input(*input)?;
                     if record.width != width {
@@ -149,9 +154,15 @@ impl Feed {
                         ));
                     }
                     samples += record.rows;
+                    seen.push(match input {
+                        Input::Context => record.rows.max(context_rows_seen(file)) as f64,
+                        _ => record.rows as f64,
+                    });
                 }
                 let parts = inputs.into_iter().map(Part::Input).collect();
-                Ok(Some(Self { parts, width, samples: Some(samples) }))
+                let all: f64 = seen.iter().sum();
+                let shares = seen.into_iter().map(|seen| seen / all).collect();
+                Ok(Some(Self { parts, shares, width, samples: Some(samples) }))
             }
         }
     }
@@ -181,16 +192,15 @@ impl Feed {
         unit: usize,
     ) -> Result<Vec<f64>, Error> {
         let mut sum = vec![0.0; n * n];
-        let share = 1.0 / self.parts.len() as f64;
         for i in 0..n / block {
             let index = unit * (n / block) + i;
-            for part in &self.parts {
+            for (part, share) in self.parts.iter().zip(&self.shares) {
                 let (values, factor) = match (part, moments) {
                     (Part::Input(input), Moments::Captured(file)) => {
                         let weight = file.input(*input)?.total_weight();
                         (file.block(*input, index)?, share / weight)
                     }
-                    (Part::Norm(tensor), _) => (prior(drafter, *tensor, index, block)?, share),
+                    (Part::Norm(tensor), _) => (prior(drafter, *tensor, index, block)?, *share),
                     (Part::Input(_), Moments::Prior) => continue,
                 };
                 for (r, values) in values.chunks_exact(block).enumerate() {
@@ -228,6 +238,11 @@ impl Feed {
 /// Columns that are solved together: a block, or a group where that is wider.
 pub(crate) fn unit_columns(block: usize) -> usize {
     block.max(GROUP)
+}
+
+/// Context rows that blocks saw, in all texts, each as often as it was seen.
+fn context_rows_seen(file: &File) -> u64 {
+    file.document().texts.iter().fold(0, |sum, texts| sum.saturating_add(texts.context_rows))
 }
 
 /// Norms whose outputs reach a matrix.

@@ -283,6 +283,7 @@ impl Run<'_> {
                 units: of_unit,
                 positions: captured.positions as u64,
                 rounds: captured.rounds as u64,
+                context_rows: captured.context_rows as u64,
                 ..work.texts.clone()
             };
             if let Some(folder) = &self.folder {
@@ -330,6 +331,7 @@ impl Run<'_> {
         texts.units.insert(unit);
         texts.positions += done.positions;
         texts.rounds += done.rounds;
+        texts.context_rows += done.context_rows;
     }
 
     fn progress(&self, done: usize, n: usize) -> String {

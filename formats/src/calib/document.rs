@@ -77,6 +77,8 @@ pub struct Texts {
     pub positions: u64,
     /// Rounds.
     pub rounds: u64,
+    /// Context rows that the blocks of all rounds saw, each as often as it was seen.
+    pub context_rows: u64,
 }
 
 impl Texts {
@@ -87,6 +89,7 @@ impl Texts {
             units: Units::default(),
             positions: 0,
             rounds: 0,
+            context_rows: 0,
             ..texts.clone()
         };
         bare(self) == bare(other)

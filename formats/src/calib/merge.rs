@@ -81,6 +81,7 @@ fn add(all: &mut Vec<Texts>, texts: &Texts, path: &Path) -> Result<(), Error> {
     same.units = units;
     same.positions = same.positions.saturating_add(texts.positions);
     same.rounds = same.rounds.saturating_add(texts.rounds);
+    same.context_rows = same.context_rows.saturating_add(texts.context_rows);
     Ok(())
 }
 

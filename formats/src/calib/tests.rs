@@ -44,6 +44,7 @@ fn document(drafter: char, units: &[u64], full: bool) -> Document {
             units: set,
             positions: 5 * units.len() as u64,
             rounds: 2 * units.len() as u64,
+            context_rows: 9 * units.len() as u64,
         }],
         inputs: names,
     }

@@ -71,6 +71,12 @@ impl Context {
         self.layers.iter().map(KvCache::bytes).sum()
     }
 
+    /// Rows that a block may see.
+    #[must_use]
+    pub fn seen(&self) -> usize {
+        self.len - self.first()
+    }
+
     /// The first position that a block may see.
     fn first(&self) -> usize {
         self.window.map_or(0, |window| self.len.saturating_sub(window))

@@ -90,6 +90,7 @@ impl Work {
             units: Units::default(),
             positions: 0,
             rounds: 0,
+            context_rows: 0,
         };
         Ok(Self { units, texts })
     }
