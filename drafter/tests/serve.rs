@@ -478,7 +478,9 @@ fn what_is_no_request_gets_an_error_that_says_so() {
         ("GET /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n", 405),
         ("DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n", 405),
         ("GET /v1/models/other HTTP/1.1\r\nHost: localhost\r\n", 404),
+        ("GET /v1/models/%ff HTTP/1.1\r\nHost: localhost\r\n", 404),
         ("GET / HTTP/1.1\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", 400),
     ] {
         let answer = server.request(head, b"");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{head}: {answer}");

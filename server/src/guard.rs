@@ -85,6 +85,10 @@ fn shown(text: &str) -> String {
 
 /// The host that is asked, without its port.
 fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Result<&'a str, ApiError> {
+    // Whoever stands before this server might go by the other one.
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Err(ApiError::invalid("expected one `Host` header, found several"));
+    }
     let named = match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(header::HOST).and_then(|host| host.to_str().ok()),

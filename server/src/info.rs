@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -68,9 +69,10 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 
 pub(crate) async fn model(
     State(app): State<Arc<App>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    if id == app.model.id {
+    // What is no text names no model either.
+    if id.is_ok_and(|Path(id)| id == app.model.id) {
         return Ok(Json(described(&app)));
     }
     let message = format!("there is one model here: `{}`", app.model.id);
